@@ -1,0 +1,68 @@
+# Two commands matter: `make run` (a small real study, to a page and a verdict) and `make test`.
+# Everything lives in this folder: the environment in .venv, results in runs/. No root is needed.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+EVENHAND := $(PY) -m evenhand
+EXTRAS := train,environments,report,dev
+WORKERS ?= 2
+QUICKSTART := runs/quickstart
+PAIRED := runs/paired
+
+# A moved checkout sets itself up anew: an editable install remembers its folder.
+STAMP := $(VENV)/setup-$(shell printf %s "$(CURDIR)" | cksum | cut -d' ' -f1)
+
+# Two processes that share cores slow each other many times over if each starts a thread a core.
+export OMP_NUM_THREADS := 1
+export MKL_NUM_THREADS := 1
+export TOKENIZERS_PARALLELISM := false
+export HF_HUB_OFFLINE := 1
+export MPLCONFIGDIR := $(CURDIR)/.cache/matplotlib
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+# Where the home folder cannot be written, no cache outside this folder is used.
+ifneq ($(shell test -n "$$HOME" && test -w "$$HOME" && echo yes),yes)
+export HOME := $(CURDIR)/.cache/home
+export XDG_CACHE_HOME := $(CURDIR)/.cache
+export PIP_NO_CACHE_DIR := 1
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint study-paired bench clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+setup: $(STAMP) ## make or renew .venv from constraints.txt
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "evenhand needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
+	@$(PY) -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	@rm -f $(VENV)/setup-*
+	@touch $(STAMP)
+
+run: $(STAMP) ## train the quickstart study, print its verdict and the page's path
+	$(EVENHAND) study run studies/quickstart.yaml --out $(QUICKSTART)
+	$(EVENHAND) study report $(QUICKSTART)
+
+study-paired: $(STAMP) ## the full study behind docs/results (hours)
+	$(EVENHAND) study run studies/paired.yaml --out $(PAIRED)
+	$(EVENHAND) study report $(PAIRED)
+
+lint: $(STAMP) ## ruff, mypy --strict and the floors
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(PY) -m mypy --strict src
+	$(VENV)/bin/lint-imports
+
+test: lint ## lint, then the tests (one thread a process)
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile
+
+bench: $(STAMP) ## the measured claims, as ratios
+	@for file in benchmarks/*.py; do echo "== $$file"; $(PY) "$$file" || exit 1; done
+
+clean: ## remove .venv, caches and runs
+	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs dist

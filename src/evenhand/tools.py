@@ -1,0 +1,116 @@
+"""Tool: a name, a JSON schema, an effect, and which arguments name the resource it touches."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import jsonschema
+
+
+class Effect(StrEnum):
+    """What a call does beyond its result; undeclared (None on the tool) means uncacheable."""
+
+    PURE = "pure"
+    READS = "reads"
+    WRITES = "writes"
+    STOCHASTIC = "stochastic"
+    VOLATILE = "volatile"
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One tool as a policy sees it and as noise and cache must know it."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    """JSON schema of the arguments object."""
+    effect: Effect | None = None
+    """None: undeclared; a cache must then refuse to keep its results."""
+    resource_arguments: tuple[str, ...] = ()
+    """Arguments that name the resource. Free text never belongs here: rewording must not dodge an
+    outage. An environment may instead compute resources itself (`Environment.resources`)."""
+    control: bool = False
+    """True for wait and answer: no fault is ever drawn on a control tool."""
+    pages: bool = False
+    """True when the result holds `rows` that can be cut to a page and read on from an `offset`."""
+    clock_argument: str | None = None
+    """The argument, in seconds, by which a call of this tool moves the rollout's clock (wait)."""
+    timeout_s: float = 30.0
+    """After this many seconds of wall time the call is an infrastructure failure."""
+    version: str = "1"
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    def problem(self, arguments: object) -> str | None:
+        """One sentence on what is wrong with `arguments` under the schema, or None."""
+        if not isinstance(arguments, Mapping):
+            return f"the arguments of {self.name} must be an object"
+        error = jsonschema.exceptions.best_match(_validator(self).iter_errors(arguments))
+        if error is None:
+            return None
+        where = ".".join(str(part) for part in error.absolute_path) or "arguments"
+        return f"{where}: {error.message}"
+
+    def schema(self) -> dict[str, Any]:
+        """The OpenAI/Hermes function schema, for chat templates that print tools."""
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": dict(self.parameters),
+            },
+        }
+
+    def resources(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+        """The default resource: canonical JSON of the resource arguments, or nothing if none."""
+        if not self.resource_arguments:
+            return ()
+        chosen = {name: arguments.get(name) for name in self.resource_arguments}
+        return (canonical(chosen),)
+
+
+# A JSON number, with a sign or leading zeros allowed; short enough for any integer conversion.
+_NUMERAL = re.compile(r"(?=.{1,400}$)[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+
+@functools.cache
+def _validator_of(schema_text: str) -> Any:
+    return jsonschema.Draft202012Validator(json.loads(schema_text))
+
+
+def _validator(tool: Tool) -> Any:
+    return _validator_of(json.dumps(dict(tool.parameters), sort_keys=True))
+
+
+def canonical(value: object) -> str:
+    """Sorted, compact JSON in which 3, 3.0 and "3" are one: the form of resource keys."""
+    return json.dumps(_joined(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def _joined(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(k): _joined(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_joined(v) for v in value]
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float):
+        return _number(value)
+    text = str(value).strip()
+    if not _NUMERAL.fullmatch(text):
+        return text
+    # Integers stay exact: ids above 2**53 must not be rounded into one another.
+    return str(int(text)) if text.lstrip("+-").isdecimal() else _number(float(text))
+
+
+def _number(number: float) -> str:
+    return str(int(number)) if number.is_integer() else repr(number)
