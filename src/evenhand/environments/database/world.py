@@ -1,0 +1,267 @@
+"""One episode's guarded copy of a database: what SQL may do, and a hash of what it did.
+
+The copy lives in memory; the guard is SQLite's own authorizer, asked while a statement is
+compiled, so there is no SQL parsing here. No file can be reached: nothing is attached, no pragma,
+no extension, no virtual table. Work is bounded by virtual-machine instructions, not seconds, so
+that the same statement is refused on every machine alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import re
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from evenhand.environments.database import sources
+
+MAX_INSTRUCTIONS = 3_000_000
+MAX_ROWS = 20
+"""Rows in one page; the rest is read with `offset`."""
+MAX_FETCHED = 2_000
+_STEP = 1_000
+_FUNCTIONS = frozenset(
+    re.split(
+        r"\s+",
+        "count sum total avg min max group_concat abs round lower upper length substr trim ltrim"
+        " rtrim instr like glob coalesce ifnull nullif iif",
+    )
+)
+_LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: 100_000,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 4_000,
+    sqlite3.SQLITE_LIMIT_COLUMN: 32,
+    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 50,
+    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 8,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+_LOG = "evenhand_log"
+
+
+class Refused(Exception):
+    """A statement that failed or may not run; `code` is for the policy, with one sentence."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True)
+class Page:
+    """Rows of one page, and where the next one starts (None at the end)."""
+
+    rows: list[list[object]]
+    next_offset: int | None
+
+
+class World:
+    """A private copy of one database with guarded `read` and `write`."""
+
+    def __init__(self, database: str, data: bytes | None = None) -> None:
+        self.database = database
+        self.tables = sources.tables(database)
+        self._connection = _guarded(data if data is not None else sources.image(database))
+        self._connection.set_authorizer(self._authorize)
+        self._before_write: bytes | None = None
+        self._logging = False
+        self._writing = False
+        self._touched: set[str] = set()
+        self._denied = ""
+
+    @property
+    def written(self) -> bool:
+        """True once a write statement has run."""
+        return self._before_write is not None
+
+    def touches(self, sql: str) -> tuple[str, ...]:
+        """The tables that a statement reads or writes, sorted; () when it does not compile."""
+        if _LOG in sql.lower():
+            return ()
+        self._touched, self._writing = set(), True
+        try:
+            self._connection.execute("EXPLAIN " + sql).close()
+        except (sqlite3.Error, sqlite3.Warning, ValueError):
+            return ()
+        finally:
+            self._writing = False
+        return tuple(sorted(self._touched))
+
+    def read(self, sql: str, offset: int = 0, *, stale: bool = False) -> Page:
+        """Run one SELECT; `stale` reads the state before the last write. Raises Refused."""
+        if stale and self._before_write is not None:
+            past = World(self.database, self._before_write)
+            try:
+                return past.read(sql, offset)
+            finally:
+                past.close()
+        rows = [[_plain(value) for value in row] for row in self._run(sql, MAX_FETCHED)]
+        page = rows[offset : offset + MAX_ROWS]
+        more = offset + len(page) < len(rows)
+        return Page(page, offset + len(page) if more else None)
+
+    def write(self, sql: str) -> int:
+        """Run one INSERT, UPDATE or DELETE; returns the number of changed rows. Raises Refused."""
+        before = self._connection.serialize()
+        self._start_log()
+        self._writing = True
+        start = self._changes()
+        try:
+            rows = self._run(sql, MAX_FETCHED)
+        finally:
+            self._writing = False
+        changed = self._changes() - start
+        if rows and not changed:
+            raise Refused("BAD_SQL", "write changes rows and returns none: use query to read")
+        self._before_write = before
+        return changed
+
+    def state_hash(self) -> str:
+        """A hash of all tables as multisets of rows, from the untouched hash and the change log."""
+        deltas = dict.fromkeys(self.tables, 0)
+        if self._logging:
+            for table, sign, row in self._log_rows():
+                digest = hashlib.blake2b(row.encode(), digest_size=16).digest()
+                deltas[table] += sign * int.from_bytes(digest, "little")
+        joined = ",".join(f"{table}:{delta % (1 << 128):032x}" for table, delta in deltas.items())
+        return hashlib.blake2b(joined.encode(), digest_size=16).hexdigest()
+
+    def fork(self) -> World:
+        """An independent copy of this state, its change log and its past."""
+        copy = World(self.database, self._connection.serialize())
+        copy._before_write = self._before_write
+        if self._logging:
+            copy._start_log()
+            with copy._trusted() as connection:
+                connection.executemany(
+                    f"INSERT INTO temp.{_LOG} VALUES (?, ?, ?)", self._log_rows()
+                )
+        return copy
+
+    def close(self) -> None:
+        """Free the copy; safe to call twice."""
+        self._connection.close()
+
+    def _run(self, sql: str, limit: int) -> list[tuple[object, ...]]:
+        self._denied = ""
+        if _LOG in sql.lower():
+            raise Refused("NOT_ALLOWED", f"table {_LOG} may not be read")
+        left = MAX_INSTRUCTIONS // _STEP
+
+        def tick() -> int:
+            nonlocal left
+            left -= 1
+            return left < 0
+
+        self._connection.set_progress_handler(tick, _STEP)
+        try:
+            cursor = self._connection.execute(sql)
+            rows = cursor.fetchmany(limit)
+            cursor.close()
+            return rows
+        except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+            if self._denied:
+                raise Refused("NOT_ALLOWED", self._denied) from error
+            if left < 0:
+                raise Refused("TOO_SLOW", "the statement reads too much: narrow it") from error
+            raise Refused("BAD_SQL", str(error)) from error
+        finally:
+            self._connection.set_progress_handler(None, 0)
+
+    def _authorize(
+        self, action: int, one: str | None, two: str | None, _db: str | None, inner: str | None
+    ) -> int:
+        if inner is not None and inner.startswith(_LOG):
+            return sqlite3.SQLITE_OK
+        if action == sqlite3.SQLITE_SELECT:
+            return sqlite3.SQLITE_OK
+        if action == sqlite3.SQLITE_FUNCTION and (two or "").lower() in _FUNCTIONS:
+            return sqlite3.SQLITE_OK
+        if action == sqlite3.SQLITE_READ:
+            if one in self.tables:
+                self._touched.add(one)
+                return sqlite3.SQLITE_OK
+            self._denied = f"table {one} may not be read"
+        elif action in (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE):
+            if self._writing and one in self.tables:
+                self._touched.add(one)
+                return sqlite3.SQLITE_OK
+            unknown = f"table {one} may not be written"
+            self._denied = unknown if self._writing else "query only reads: use write"
+        elif action == sqlite3.SQLITE_FUNCTION:
+            self._denied = f"function {two} is not available"
+        else:
+            self._denied = "only SELECT, INSERT, UPDATE and DELETE on the tables are available"
+        return sqlite3.SQLITE_DENY
+
+    def _start_log(self) -> None:
+        """Log every later row change into a temp table, by triggers, inside its transaction."""
+        if self._logging:
+            return
+        self._logging = True
+        with self._trusted() as connection:
+            self._install_log(connection)
+
+    def _install_log(self, connection: sqlite3.Connection) -> None:
+        connection.execute(f"CREATE TEMP TABLE {_LOG} (tab TEXT, sign INTEGER, row TEXT)")
+        for table, columns in self.tables.items():
+            rows = {
+                when: " || '|' || ".join(f"quote({when}.{name})" for name, _ in columns)
+                for when in ("old", "new")
+            }
+            for event, parts in (
+                ("INSERT", [("1", "new")]),
+                ("DELETE", [("-1", "old")]),
+                ("UPDATE", [("-1", "old"), ("1", "new")]),
+            ):
+                body = " ".join(
+                    f"INSERT INTO {_LOG} VALUES ('{table}', {sign}, {rows[when]});"
+                    for sign, when in parts
+                )
+                connection.execute(
+                    f"CREATE TEMP TRIGGER {_LOG}_{table}_{event} AFTER {event} ON main.{table}"
+                    f" BEGIN {body} END"
+                )
+
+    def _changes(self) -> int:
+        """Rows changed so far by the policy's statements; SQLite also counts the log's own rows."""
+        return self._connection.total_changes - len(self._log_rows())
+
+    def _log_rows(self) -> list[tuple[str, int, str]]:
+        with self._trusted() as connection:
+            return connection.execute(f"SELECT tab, sign, row FROM temp.{_LOG}").fetchall()
+
+    @contextlib.contextmanager
+    def _trusted(self) -> Iterator[sqlite3.Connection]:
+        """The connection without its guard, for our own statements only."""
+        self._connection.set_authorizer(None)
+        try:
+            yield self._connection
+        finally:
+            self._connection.set_authorizer(self._authorize)
+
+
+def _plain(value: object) -> object:
+    """A value that JSON can carry: blobs as hexadecimal text, infinities as text."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _guarded(data: bytes) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        ":memory:", check_same_thread=False, isolation_level=None, cached_statements=0
+    )
+    connection.deserialize(data)
+    # Without this INSERT OR REPLACE would delete rows behind the change log's back.
+    connection.execute("PRAGMA recursive_triggers = ON")
+    for limit, value in _LIMITS.items():
+        connection.setlimit(limit, value)
+    return connection
