@@ -69,7 +69,7 @@ def generate(pool: str, stream: str) -> Iterator[Task]:
         database = DATABASES[int(rng.integers(len(DATABASES)))]
         count = 1 + pick(float(rng.random()), REQUEST_WEIGHTS)
         families = by_database[database]
-        requests = []
+        requests: list[Request] = []
         while len(requests) < count:
             family = families[int(rng.integers(len(families)))]
             slots = family.slots(rng)
