@@ -1,0 +1,1 @@
+"""Policies: chat format, model folder, decoder and sampler."""

@@ -1,0 +1,350 @@
+"""The key-value cache of the native decoder: ragged rows over shared prefixes, and their attention.
+
+Attention of one query a row is bound by memory: reading the cache costs more than the model's
+matrix products. So siblings do not hold copies of their group's prompt: it is kept once, all their
+queries go through it in one product, and only what is a row's own is read for that row alone. The
+two parts are joined before the softmax, so that the numbers are those of plain attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+ROUND = 16
+"""A row's own cache is read up to the longest of all rows, rounded up to this many tokens."""
+SHARED_ROWS, SHARED_TOKENS = 3, 64
+"""Fewer siblings, or a shorter prompt, than this: they hold copies; the joining would cost more."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prefix:
+    """A prompt that several rows begin with."""
+
+    layers: list[Tensor]
+    """(2, Hkv, P, D) a layer: keys and values."""
+    length: int
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """Where the rows' queries go among the G prefixes in use, M rows at most under each."""
+
+    gather: Tensor
+    """(G Hkv M g): line of the rows' queries (B Hq) for each place; spare places repeat one."""
+    scatter: Tensor
+    """(B Hq): the place of each line."""
+    hidden: Tensor | None
+    """(G Hkv, 1, P) additive, where prompts differ in length."""
+    bare: Tensor | None
+    """(B Hkv): True for rows without a prefix."""
+    width: int
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query a row, for all rows or some: what every layer's attention needs."""
+
+    rows: Tensor | None
+    """The rows that ask, in the order of their queries; None for all, in order."""
+    mask: Tensor
+    """(B Hkv, 1, S), additive: the end of each row's own cache."""
+    shared: _Shared | None
+
+
+@dataclass(frozen=True)
+class Span:
+    """`count` consecutive queries of one row, the last of which is the row's end."""
+
+    row: int
+    own: int
+    """Length of the row's own cache, these tokens included."""
+    count: int
+    mask: Tensor | None
+    """(g count, whole length), additive; None: every query may look everywhere."""
+
+
+class KeyValues:
+    """Rows 0..rows-1, each a prefix (or none) and its own tokens after it."""
+
+    def __init__(self, layers: int, heads: int, kv_heads: int, head_size: int) -> None:
+        self.layers, self.heads, self.kv_heads, self.size = layers, heads, kv_heads, head_size
+        self.rows = 0
+        self.own: Ints = np.zeros(0, dtype=np.int64)
+        """(B,) length of each row's own cache."""
+        self.prefixes: list[Prefix | None] = []
+        self._cache: list[Tensor] = []  # (2, rows, Hkv, length, D) a layer
+        self._rows_cap = self._length_cap = 0
+        self._stacked: list[Prefix] = []
+        self._stack: list[Tensor] = []  # (2, G, Hkv, P, D) a layer
+        self._shared: _Shared | None = None
+        self._shared_known = True
+        self.positions = torch.zeros(0)
+        self._views: tuple[tuple[int, int], list[tuple[Tensor, Tensor]]] = ((0, 0), [])
+
+    def begin(self, dtype: torch.dtype, device: torch.device) -> None:
+        """Empty, but keep the memory where it fits."""
+        if self._cache and (self._cache[0].dtype, self._cache[0].device) != (dtype, device):
+            self._cache, self._rows_cap, self._length_cap = [], 0, 0
+            self._views = ((0, 0), [])
+        self.dtype, self.device = dtype, device
+        self.rows, self.own, self.prefixes = 0, np.zeros(0, dtype=np.int64), []
+        self._stacked, self._stack, self._shared, self._shared_known = [], [], None, True
+        self.reserve(8, 128)
+
+    @property
+    def lengths(self) -> Ints:
+        """(B,) tokens of each row, its prefix included."""
+        return self.own + np.array([p.length if p else 0 for p in self.prefixes], dtype=np.int64)
+
+    def reserve(self, rows: int, own: int) -> None:
+        """Room for `rows` rows with `own` tokens of their own; grows geometrically."""
+        if rows <= self._rows_cap and own <= self._length_cap and self._cache:
+            return
+        kept = int(self.own.max(initial=0))
+        if rows > self._rows_cap:
+            self._rows_cap = max(rows, 2 * self._rows_cap)
+        if own > self._length_cap:
+            grown = max(own, self._length_cap * 3 // 2)
+            self._length_cap = -(-grown // ROUND) * ROUND
+        self._views = ((0, 0), [])
+        old, self._cache = self._cache, []
+        shape = (2, self._rows_cap, self.kv_heads, self._length_cap, self.size)
+        for i in range(self.layers):
+            # Zeros: what lies beyond a row's end is multiplied by a weight of zero.
+            self._cache.append(torch.zeros(shape, dtype=self.dtype, device=self.device))
+            if old:
+                part = old[i][:, : self.rows, :, :kept]
+                self._cache[i][:, : self.rows, :, :kept] = part
+        self.positions = torch.arange(self._length_cap, device=self.device)
+
+    # -- rows come and go -----------------------------------------------------------------------
+
+    def adopt(self, starts: Ints, lengths: Ints, copies: Sequence[int]) -> None:
+        """Rows whose prompts were just written at `starts` become rows, with their siblings."""
+        for start, length, count in zip(starts, lengths, copies, strict=True):
+            prefix = None
+            if count >= SHARED_ROWS and length >= SHARED_TOKENS:
+                prefix = Prefix([c[:, start, :, :length].clone() for c in self._cache], int(length))
+                self._push(prefix)
+            elif count > 1:
+                for cache in self._cache:
+                    first = cache[:, start : start + 1, :, :length]
+                    cache[:, start + 1 : start + count, :, :length] = first
+            self.prefixes += [prefix] * count
+            self.own = np.append(self.own, [0 if prefix else length] * count)
+            self.rows += count
+        self._shared_known = False
+
+    def remove(self, row: int) -> None:
+        """Drop a row; the last row takes its number."""
+        last = self.rows - 1
+        gone = self.prefixes[row]
+        if row != last:
+            length = int(self.own[last])
+            for cache in self._cache:
+                cache[:, row, :, :length] = cache[:, last, :, :length]
+            self.own[row], self.prefixes[row] = length, self.prefixes[last]
+        self.own, self.rows = self.own[:last], last
+        self.prefixes.pop()
+        if gone is not None and not any(prefix is gone for prefix in self.prefixes):
+            self._drop(gone)
+        self._shared_known = False
+
+    def copy(self, row: int) -> tuple[list[Tensor], Prefix | None, int]:
+        """A row's own cache, (2, Hkv, length, D) a layer; its prefix; its whole length."""
+        own = int(self.own[row])
+        layers = [cache[:, row, :, :own].clone() for cache in self._cache]
+        return layers, self.prefixes[row], int(self.lengths[row])
+
+    def put(self, layers: Sequence[Tensor], prefix: Prefix | None) -> None:
+        """Append a row from a copy."""
+        own = layers[0].shape[2]
+        self.reserve(self.rows + 1, own + 1)
+        for cache, layer in zip(self._cache, layers, strict=True):
+            cache[:, self.rows, :, :own] = layer
+        if prefix is not None and not any(p is prefix for p in self._stacked):
+            self._push(prefix)
+        self.prefixes.append(prefix)
+        self.own = np.append(self.own, own)
+        self.rows += 1
+        self._shared_known = False
+
+    def _push(self, prefix: Prefix) -> None:
+        count = len(self._stacked)
+        rows, width = self._stack[0].shape[1::2] if self._stack else (0, 0)
+        if count == rows or prefix.length > width:
+            rows = max(8, 2 * rows) if count == rows else rows
+            shape = (2, rows, self.kv_heads, max(width, prefix.length), self.size)
+            old, self._stack = self._stack, []
+            for i in range(self.layers):
+                self._stack.append(torch.zeros(shape, dtype=self.dtype, device=self.device))
+                if old:
+                    self._stack[i][:, : old[i].shape[1], :, :width] = old[i]
+        for stack, layer in zip(self._stack, prefix.layers, strict=True):
+            stack[:, count, :, : prefix.length] = layer
+        self._stacked.append(prefix)
+
+    def _drop(self, prefix: Prefix) -> None:
+        place = next(i for i, p in enumerate(self._stacked) if p is prefix)
+        last = self._stacked.pop()
+        if place < len(self._stacked):
+            self._stacked[place] = last
+            for stack in self._stack:
+                stack[:, place] = stack[:, len(self._stacked)]
+
+    # -- what a forward needs -------------------------------------------------------------------
+
+    def lines(self, rows: Ints, places: Ints) -> Tensor:
+        """(N x 2 x Hkv) flat cache lines for packed tokens; places: within the rows' own cache."""
+        line = (np.arange(2)[:, None] * self._rows_cap + rows[:, None, None]) * self.kv_heads
+        line = (line + np.arange(self.kv_heads)) * self._length_cap + places[:, None, None]
+        return torch.from_numpy(line.reshape(-1)).to(self.device)
+
+    def write(self, layer: int, lines: Tensor, kv: Tensor) -> None:
+        """Put keys and values (N 2 Hkv, D) into a layer's cache."""
+        self._cache[layer].view(-1, self.size).index_copy_(0, lines, kv)
+
+    def query(self, rows: Ints, places: Ints) -> Query:
+        """One query for each of `rows`, which end at `places` (in their own cache) with it."""
+        width = min(-(-(int(places.max()) + 1) // ROUND) * ROUND, self._length_cap)
+        asking = None
+        reach = np.zeros(self.rows, dtype=np.int64)
+        reach[rows] = places
+        if rows.size < self.rows:
+            asking = torch.from_numpy(rows).to(self.device)
+        ends = torch.from_numpy(reach).to(self.device)
+        mask = torch.zeros((self.rows, width), dtype=self.dtype, device=self.device)
+        mask.masked_fill_(self.positions[:width] > ends[:, None], -torch.inf)
+        mask = mask[:, None].expand(-1, self.kv_heads, -1).reshape(-1, 1, width)
+        return Query(asking, mask, self._sharing())
+
+    def span(self, row: int, own: int, count: int, prefix: int) -> Span:
+        """`count` queries at the end of a row of `own` tokens after `prefix` shared ones."""
+        whole = torch.arange(prefix + own, device=self.device)
+        mask = torch.zeros((count, whole.numel()), dtype=self.dtype, device=self.device)
+        mask.masked_fill_(whole > whole[prefix + own - count :, None], -torch.inf)
+        return Span(row, own, count, mask.repeat(self.heads // self.kv_heads, 1))
+
+    def _sharing(self) -> _Shared | None:
+        if not self._shared_known:
+            self._shared, self._shared_known = self._share(), True
+        return self._shared
+
+    def _share(self) -> _Shared | None:
+        if not self._stacked:
+            return None
+        index = {id(prefix): g for g, prefix in enumerate(self._stacked)}
+        members: list[list[int]] = [[] for _ in self._stacked]
+        group, member = np.zeros(self.rows, dtype=np.int64), np.zeros(self.rows, dtype=np.int64)
+        for row, prefix in enumerate(self.prefixes):
+            if prefix is not None:
+                group[row] = index[id(prefix)]
+                member[row] = len(members[group[row]])
+                members[group[row]].append(row)
+        most = max(len(rows) for rows in members)
+        table = np.array([rows + rows[:1] * (most - len(rows)) for rows in members])
+        each = self.heads // self.kv_heads
+        head = np.arange(self.heads).reshape(self.kv_heads, each)
+        gather = table[:, None, :, None] * self.heads + head[:, None, :]
+        place = (group[:, None, None] * self.kv_heads + np.arange(self.kv_heads)[:, None]) * most
+        scatter = (place + member[:, None, None]) * each + np.arange(each)
+        lengths = np.array([prefix.length for prefix in self._stacked])
+        width = int(lengths.max())
+        hidden = None
+        if lengths.min() < width:
+            beyond = np.arange(width) >= lengths[:, None]
+            hidden = torch.zeros((len(lengths), 1, 1, width), dtype=self.dtype, device=self.device)
+            where = torch.from_numpy(beyond).to(self.device)[:, None, None]
+            hidden = hidden.masked_fill_(where, -torch.inf).expand(-1, self.kv_heads, -1, -1)
+            hidden = hidden.reshape(-1, 1, width)
+        bare = np.array([prefix is None for prefix in self.prefixes])
+        return _Shared(
+            torch.from_numpy(gather.reshape(-1)).to(self.device),
+            torch.from_numpy(scatter.reshape(-1)).to(self.device),
+            hidden,
+            torch.from_numpy(bare.repeat(self.kv_heads)).to(self.device) if bare.any() else None,
+            width,
+        )
+
+    # -- attention ------------------------------------------------------------------------------
+
+    def attend(self, layer: int, q: Tensor, query: Query) -> Tensor:
+        """One query a row: q (rows that ask, Hq, D), scaled; returns (rows that ask, Hq D).
+
+        Rows that do not ask ride along with a query of zero: a copy of the cache without them
+        would cost more than they do.
+        """
+        size, each = self.size, self.heads // self.kv_heads
+        if query.rows is not None:
+            q = q.new_zeros(self.rows, self.heads, size).index_copy_(0, query.rows, q)
+        lines = q.reshape(-1, size)
+        lots = self.rows * self.kv_heads
+        keys, values = self._own(query.mask.shape[-1])[layer]
+        scores = torch.baddbmm(query.mask, lines.view(lots, each, size), keys)
+        shared = query.shared
+        if shared is None:
+            mixed = torch.bmm(torch.softmax(scores, dim=-1), values).view(-1, size)
+        else:
+            mixed = self._attend_shared(layer, lines, scores, values, shared)
+        mixed = mixed.view(self.rows, -1)
+        return mixed if query.rows is None else mixed[query.rows]
+
+    def _own(self, width: int) -> list[tuple[Tensor, Tensor]]:
+        """Keys (B Hkv, D, width) and values (B Hkv, width, D) of all rows, for each layer."""
+        if self._views[0] != (self.rows, width):
+            views = []
+            for cache in self._cache:
+                lots = cache.view(2, -1, self._length_cap, self.size)[
+                    :, : self.rows * self.kv_heads
+                ]
+                keys, values = lots[:, :, :width].unbind(0)
+                views.append((keys.transpose(1, 2), values))
+            self._views = ((self.rows, width), views)
+        return self._views[1]
+
+    def _attend_shared(
+        self, layer: int, lines: Tensor, scores: Tensor, values: Tensor, shared: _Shared
+    ) -> Tensor:
+        """The same with prefixes; scores (B Hkv, g, S) of the own part. Returns (B Hq, D)."""
+        count, width, size = len(self._stacked) * self.kv_heads, shared.width, self.size
+        stack = self._stack[layer].view(2, -1, self._stack[layer].shape[3], size)
+        before_keys, before_values = stack[:, :count, :width].unbind(0)
+        asked = lines[shared.gather].view(count, -1, size)
+        flipped = before_keys.transpose(1, 2)
+        before = (
+            torch.bmm(asked, flipped)
+            if shared.hidden is None
+            else torch.baddbmm(shared.hidden, asked, flipped)
+        )
+        before = before.view(-1, width)[shared.scatter].view(*scores.shape[:2], width)
+        if shared.bare is not None:
+            before.masked_fill_(shared.bare[:, None, None], -torch.inf)
+        weights = torch.softmax(torch.cat([before, scores], dim=-1), dim=-1)
+        mixed = torch.bmm(weights[..., width:], values).view(-1, size)
+        lots = weights.view(mixed.shape[0], -1)[:, :width][shared.gather].view(count, -1, width)
+        added = torch.bmm(lots, before_values).view(-1, size)[shared.scatter]
+        if shared.bare is not None:  # they borrowed a place: take nothing from it
+            added.view(*scores.shape[:2], size).masked_fill_(shared.bare[:, None, None], 0.0)
+        return mixed.add_(added)
+
+    def attend_span(self, layer: int, q: Tensor, span: Span) -> Tensor:
+        """Queries q (count, Hq, D) of one row over the whole of it; returns (count, Hq D)."""
+        kv = self._cache[layer][:, span.row, :, : span.own]
+        prefix = self.prefixes[span.row] if span.row < self.rows else None
+        if prefix is not None:
+            kv = torch.cat([prefix.layers[layer], kv], dim=2)
+        grouped = q.reshape(span.count, self.kv_heads, -1, self.size).permute(1, 2, 0, 3)
+        grouped = grouped.reshape(1, self.kv_heads, -1, self.size)
+        mixed = F.scaled_dot_product_attention(
+            grouped, kv[0][None], kv[1][None], attn_mask=span.mask, scale=1.0
+        )
+        mixed = mixed.view(self.kv_heads, -1, span.count, self.size).permute(2, 0, 1, 3)
+        return mixed.reshape(span.count, -1)

@@ -1,0 +1,1 @@
+"""The agent loop: policy x environment x noise -> Rollouts."""

@@ -1,0 +1,62 @@
+"""What a collection is asked for: Request, and the Limits it keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from evenhand.draws import Schedule
+from evenhand.errors import UserError
+from evenhand.noise import Noise
+from evenhand.records import Task
+
+
+@dataclass(frozen=True)
+class Request:
+    """One rollout to collect."""
+
+    task: Task
+    schedule: Schedule
+    noise: Noise
+    group_id: str
+    index: int
+    """Position in its group."""
+    step: int
+    split: str
+    sharing: str
+    sampling_key: tuple[str | int, ...]
+    """Names the rollout's own stream of token sampling: `draws.policy_stream(seed, *key)`."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one rollout may take, and what a collection may hold at a time."""
+
+    turns: int = 12
+    turn_tokens: int = 96
+    context: int = 512
+    """Most tokens of a conversation; the policy's own context holds where it is smaller."""
+    tool_workers: int = 8
+    """Threads that run tools; a call that outlasts the grace gets an extra one to itself."""
+    result_tokens: int = 128
+    """A longer result is replaced by the error RESULT_TOO_LONG. A call after which the context
+    could not hold a result of this length and a turn is refused before it runs."""
+    turn_reserve: int = 16
+    """Tokens that a turn is taken to need at least, when asking what the context can hold."""
+    grace_s: float = 0.25
+    """How long the batch waits for tools after a step. A tool within it rejoins at that very step,
+    which makes a collection reproducible; a slower one rejoins when done, and nobody waits."""
+    environment_timeout_s: float = 60.0
+    """After this many seconds a reset or a grading is an infrastructure failure."""
+    rows: int = 128
+    """Most rollouts in flight at a time; the others wait for a seat, whole groups together."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            least = 0 if each.name == "grace_s" else 1
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                raise UserError(f"limits.{each.name}: {value!r} is not a number")
+            if each.type == "int" and not isinstance(value, int):
+                raise UserError(f"limits.{each.name}: {value!r} is not a whole number")
+            if not (value >= least or (each.type == "float" and value > 0)):
+                raise UserError(f"limits.{each.name}: {value!r} is too small; raise it")
