@@ -1,0 +1,1 @@
+"""Training: the group-relative trainer, supervised warm start, recipes and checkpoints."""

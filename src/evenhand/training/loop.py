@@ -1,0 +1,201 @@
+"""The training loop, from top to bottom: tasks, rollouts, rewards, advantages, update, records.
+
+A run is a function of its recipe and its initial policy. Nothing in it reads or moves a global
+random state, so a run that is killed at any moment and started again gives the same numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evenhand.advantages import advantages
+from evenhand.draws import Sharing
+from evenhand.environments import Suite
+from evenhand.errors import UserError
+from evenhand.noise import Noise
+from evenhand.policy.model import LoraSettings, Policy, resolve
+from evenhand.records import write_parquet
+from evenhand.rollout.collect import Limits, Request, Sampling, collect
+from evenhand.training import checkpoint
+from evenhand.training.evaluate import evaluate, lines, requests
+from evenhand.training.folder import RunFolder
+from evenhand.training.metrics import rollout_metrics
+from evenhand.training.progress import Quiet, View
+from evenhand.training.recipe import Recipe
+from evenhand.training.tasks import find_suite, training_tasks
+from evenhand.training.tracking import Tracker, make_tracker, numbers
+from evenhand.training.update import Reference, make_optimiser, update
+
+
+def train(
+    recipe: Recipe, out: Path, *, suite: Suite | None = None, view: View | None = None
+) -> None:
+    """Train a policy, or resume the run in `out` after its latest checkpoint.
+
+    Args:
+        recipe: what decides the numbers.
+        out: the run's folder; created, or taken up where the same recipe stopped.
+        suite: in place of the recipe's `environment`, for one that has no importable name.
+        view: is told what happens; silent by default.
+
+    Raises:
+        UserError: a missing policy or environment, a locked or foreign folder, an edited recipe.
+    """
+    view = view or Quiet()
+    suite = suite or find_suite(recipe.environment)
+    pool = suite.tasks("train")
+    for evaluation in recipe.evaluations:
+        requests(suite, recipe, evaluation, step=0)  # a pool that is too small is refused now
+    initial = checkpoint.fingerprint(resolve(recipe.policy))
+    if recipe.threads is not None:
+        torch.set_num_threads(recipe.threads)
+
+    with closing(RunFolder(out, recipe)) as run:
+        if run.finished:
+            view.note(f"{out}: this run is done already, at step {recipe.steps}")
+            return
+        lora = LoraSettings(**recipe.lora.model_dump()) if recipe.lora else None
+        policy = Policy.load(recipe.policy, lora)
+        reference = Reference(policy.model) if recipe.loss.kl > 0 else None
+        optimiser = make_optimiser(policy.model, recipe)
+        at = run.rewind()
+        if at is not None:
+            if at.policy != initial:
+                raise UserError(
+                    f"policy folder {recipe.policy} has changed since this run began; restore it,"
+                    " or train again in a new folder"
+                )
+            checkpoint.restore(checkpoint.complete(run.checkpoints)[-1], policy, optimiser)
+        first = at.step if at else 0
+
+        sharing, noise = Sharing.parse(recipe.sharing), Noise.from_config(recipe.noise)
+        sampling = Sampling(**recipe.sampling.model_dump())
+        limits = Limits(**recipe.limits.model_dump())
+        tracker = make_tracker(recipe, out)
+        step = first
+        run.status("running", step)
+        view.start(recipe, step)
+        try:
+            if at is None:
+                _evaluations(policy, suite, recipe, 0, run, view, tracker)
+            for step in range(first + 1, recipe.steps + 1):
+                began = time.perf_counter()
+
+                # The tasks of the step, and for every rollout the schedule that it consumes. Its
+                # tokens are drawn from a stream of its own, which no sharing may touch.
+                wanted = [
+                    Request(
+                        task=task,
+                        schedule=sharing.schedule(recipe.seed, step, group, index),
+                        noise=noise,
+                        group_id=f"{step}/{group}",
+                        index=index,
+                        step=step,
+                        split="train",
+                        sharing=recipe.sharing,
+                        sampling_key=("train", step, group, index),
+                    )
+                    for group, task in enumerate(
+                        training_tasks(pool, recipe.seed, step, recipe.groups)
+                    )
+                    for index in range(recipe.group_size)
+                ]
+                rollouts = collect(
+                    policy,
+                    suite,
+                    wanted,
+                    seed=recipe.seed,
+                    sampling=sampling,
+                    limits=limits,
+                    progress=partial(view.busy, "rollouts"),
+                )
+                sampled = time.perf_counter()
+
+                # Observed rewards to advantages, group by group. A lost rollout votes nowhere.
+                advantages_N = advantages(
+                    [None if rollout.lost else rollout.reward for rollout in rollouts],
+                    [n // recipe.group_size for n in range(len(rollouts))],
+                    recipe.advantage,
+                    eps=recipe.advantage_eps,
+                )
+                for rollout, value in zip(rollouts, advantages_N, strict=True):
+                    rollout.advantage = None if rollout.lost else float(value)
+
+                done = update(
+                    policy.model,
+                    optimiser,
+                    rollouts,
+                    advantages_N,
+                    recipe,
+                    step,
+                    reference=reference,
+                    pad=policy.chat.pad,
+                )
+
+                ended = time.perf_counter()
+                metrics: dict[str, Any] = {
+                    "step": step,
+                    **rollout_metrics(rollouts),
+                    "loss": done.loss,
+                    "kl": done.kl,
+                    "clip_share": done.clip_share,
+                    "grad_norm": done.grad_norm,
+                    "behaviour_gap": done.behaviour_gap,
+                    "learning_rate": done.learning_rate,
+                    "seconds": ended - began,
+                    "seconds_rollout": sampled - began,
+                    "seconds_update": ended - sampled,
+                }
+                if recipe.keep_rollouts:
+                    write_parquet(run.rollouts / f"step_{step:05d}.parquet", rollouts)
+                run.append("metrics.jsonl", [metrics])
+                tracker.log(numbers(metrics), step)
+                view.step(metrics)
+
+                _evaluations(policy, suite, recipe, step, run, view, tracker)
+                if step % recipe.checkpoint_every == 0 or step == recipe.steps:
+                    checkpoint.save(
+                        run.checkpoints,
+                        checkpoint.Position(step, run.lengths(), recipe.hash, initial),
+                        policy,
+                        optimiser,
+                        keep=recipe.keep_checkpoints,
+                    )
+                run.status("running", step)
+            run.status("done", recipe.steps)
+        except BaseException as error:
+            run.status("failed", step, reason=f"{type(error).__name__}: {error}")
+            raise
+        finally:
+            tracker.close()
+            view.close()
+
+
+def _evaluations(
+    policy: Policy,
+    suite: Suite,
+    recipe: Recipe,
+    step: int,
+    run: RunFolder,
+    view: View,
+    tracker: Tracker,
+) -> None:
+    """Ask the evaluation sets that are due and write their lines."""
+    for evaluation in recipe.evaluations:
+        if not recipe.due(evaluation, step):
+            continue
+        name = evaluation.name
+        told = partial(view.busy, f"evaluation {name}")
+        rollouts = evaluate(policy, suite, recipe, evaluation, step, progress=told)
+        if evaluation.keep_rollouts:
+            write_parquet(run.rollouts / f"eval_{name}_{step:05d}.parquet", rollouts)
+        run.append("evaluations.jsonl", lines(rollouts, evaluation, step))
+        success = rollout_metrics(rollouts)["success"]
+        tracker.log(numbers({f"evaluation/{name}": success}), step)
+        view.evaluation(step, name, success, len(rollouts))

@@ -1,0 +1,275 @@
+"""Recipe: everything that decides a training run's numbers, as one strict YAML file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from evenhand.advantages import advantage
+from evenhand.draws import Sharing
+from evenhand.errors import UserError
+from evenhand.noise import Noise
+from evenhand.training.configs import read_yaml, read_yaml_text, sentence
+
+WARMSTART = "warmstart"
+
+
+class Part(BaseModel):
+    """A part of a recipe: frozen, without unknown keys, and 3 is never taken for "3"."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class SamplingRecipe(Part):
+    """How the policy's tokens are drawn."""
+
+    temperature: float = Field(default=1.0, ge=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+
+
+class LimitsRecipe(Part):
+    """What ends a rollout, and what is held at a time: `rollout.settings.Limits`."""
+
+    turns: int = Field(default=12, ge=1)
+    turn_tokens: int = Field(default=96, ge=1)
+    context: int = Field(default=512, ge=2)
+    tool_workers: int = Field(default=8, ge=1)
+    result_tokens: int = Field(default=128, ge=1)
+    turn_reserve: int = Field(default=16, ge=1)
+    grace_s: float = Field(default=2.0, ge=0)
+    """How long the batch waits for the tools of a step. A tool that takes longer lets the others go
+    on, and changes by rounding what is computed together: a run in which that happens is no longer
+    reproducible to the bit. Lower it where tools are slow by nature."""
+    environment_timeout_s: float = Field(default=60.0, gt=0)
+    rows: int = Field(default=128, ge=1)
+
+
+class OptimiserRecipe(Part):
+    """AdamW, and how a step's rollouts are cut into updates."""
+
+    learning_rate: float = Field(default=1e-4, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    betas: Annotated[tuple[float, float], Field(strict=False)] = (0.9, 0.999)
+    eps: float = Field(default=1e-8, gt=0)
+    clip_norm: float | None = Field(default=1.0, gt=0)
+    """The gradient is scaled down to this Euclidean norm; null: never."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """The learning rate rises linearly over these steps, then stays."""
+    epochs: int = Field(default=1, ge=1)
+    minibatches: int = Field(default=1, ge=1)
+    """Updates an epoch; rollouts are dealt to them at random."""
+    token_budget: int = Field(default=1024, ge=1)
+    """Tokens, padding included, of one forward pass. Gradients accumulate over as many passes as a
+    minibatch needs; the number changes speed and memory, and results only by rounding."""
+
+    @field_validator("betas")
+    @classmethod
+    def _betas(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in value):
+            raise ValueError("both must lie in [0, 1)")
+        return value
+
+
+class LossRecipe(Part):
+    """The clipped surrogate."""
+
+    clip_low: float = Field(default=0.2, gt=0, le=1)
+    clip_high: float = Field(default=0.2, gt=0)
+    aggregation: Literal["token", "sequence", "constant"] = "constant"
+    """How token losses are averaged: `token`, over all model tokens of the minibatch; `sequence`,
+    over each rollout's tokens and then over rollouts; `constant`, summed over a rollout's tokens,
+    averaged over rollouts and divided by `constant`: the policy gradient itself, up to a factor
+    (Dr.GRPO). Only the last leaves the expected update untouched by how long rollouts are."""
+    constant: float = Field(default=64.0, gt=0)
+    kl: float = Field(default=0.0, ge=0)
+    """Weight of the divergence from the initial policy (the k3 estimator, by sampled token)."""
+
+
+class LoraRecipe(Part):
+    """Train low-rank adapters in place of all weights."""
+
+    rank: int = Field(default=16, ge=1)
+    alpha: int = Field(default=32, ge=1)
+
+
+class EvaluationRecipe(Part):
+    """One evaluation set: tasks of a pool x fixed schedules x samples of the policy."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
+    pool: str
+    tasks: int | None = Field(default=None, ge=1)
+    """The number of tasks, chosen once and for all by the pool; null: all of it."""
+    schedules: int = Field(default=1, ge=1)
+    samples: int = Field(default=1, ge=1)
+    """Rollouts under each schedule; more than one tells luck (schedules) from skill (samples)."""
+    noise: dict[str, Any] | Literal["training"] = {}
+    """Empty: a clean environment; `training`: the recipe's own noise."""
+    every: int | None = Field(default=None, ge=1)
+    """Evaluate after every so many steps as well."""
+    at: list[Annotated[int, Field(ge=0)] | Literal["last"]] = [0, "last"]
+    """Evaluate after these steps; 0 is the untrained policy."""
+    sampling: SamplingRecipe | None = None
+    """null: as in training."""
+    keep_rollouts: bool = False
+
+    @field_validator("noise")
+    @classmethod
+    def _noise(cls, value: dict[str, Any] | str) -> dict[str, Any] | str:
+        return value if isinstance(value, str) else _checked_noise(value)
+
+
+class Recipe(Part):
+    """A training run. Equal recipes, with an equal policy folder, give equal numbers."""
+
+    policy: str = WARMSTART
+    """A Hugging Face causal-LM folder, or `warmstart` for the one shipped with the package."""
+    environment: str = "database"
+    """A name that `evenhand environments list` shows, or `package.module:Suite` of your own."""
+    seed: int = Field(default=0, ge=0)
+    steps: int = Field(ge=1)
+    groups: int = Field(default=8, ge=1)
+    """Groups, so tasks, a step."""
+    group_size: int = Field(default=8, ge=1)
+    sharing: str = "independent"
+    """independent, paired, blocks(K) or persistent."""
+    advantage: str = "centred"
+    advantage_eps: float = Field(default=1e-6, ge=0)
+    noise: dict[str, Any] = {}
+    sampling: SamplingRecipe = SamplingRecipe()
+    limits: LimitsRecipe = LimitsRecipe()
+    optimiser: OptimiserRecipe = OptimiserRecipe()
+    loss: LossRecipe = LossRecipe()
+    lora: LoraRecipe | None = None
+    evaluations: list[EvaluationRecipe] = []
+    checkpoint_every: int = Field(default=20, ge=1)
+    """Steps between checkpoints; there is one after the last step always."""
+    keep_checkpoints: int | None = Field(default=2, ge=1)
+    """Older ones are deleted; null: keep all."""
+    keep_rollouts: bool = True
+    """Write every training rollout to rollouts/step_*.parquet."""
+    tracker: Literal["none", "trackio", "tensorboard"] = "none"
+    threads: int | None = Field(default=None, ge=1)
+    """Threads of one matrix product. Two busy processes that share cores need 1 each."""
+
+    @field_validator("sharing")
+    @classmethod
+    def _sharing(cls, value: str) -> str:
+        return str(_as_value_error(lambda: Sharing.parse(value)))
+
+    @field_validator("advantage")
+    @classmethod
+    def _advantage(cls, value: str) -> str:
+        _as_value_error(lambda: advantage(value))
+        return value
+
+    @field_validator("noise")
+    @classmethod
+    def _noise(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return _checked_noise(value)
+
+    @field_validator("sampling")
+    @classmethod
+    def _sampling(cls, value: SamplingRecipe) -> SamplingRecipe:
+        if value.temperature == 0:
+            raise ValueError(
+                "temperature 0 cannot be trained on, because every rollout of a group would be the"
+                " same; set it above 0 (an evaluation may have its own sampling)"
+            )
+        if value.top_p < 1:
+            raise ValueError(
+                "top_p below 1 cannot be trained on, because a token outside the new nucleus would"
+                " have a ratio of zero; set top_p to 1 (an evaluation may have its own sampling)"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _names(self) -> Recipe:
+        names = [e.name for e in self.evaluations]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two evaluations are named {twice[0]!r}; give each its own name")
+        for evaluation in self.evaluations:
+            late = [at for at in evaluation.at if at != "last" and at > self.steps]
+            if late:
+                raise ValueError(
+                    f"evaluation {evaluation.name} is asked at step {late[0]} of {self.steps};"
+                    " lower it, or write last"
+                )
+        return self
+
+    def dump(self) -> dict[str, Any]:
+        """The whole recipe as plain JSON types, defaults written out."""
+        return self.model_dump(mode="json")
+
+    def due(self, evaluation: EvaluationRecipe, step: int) -> bool:
+        """Whether an evaluation set is asked after a step; step 0 is the untrained policy."""
+        if evaluation.every is not None and step > 0 and step % evaluation.every == 0:
+            return True
+        return step in evaluation.at or ("last" in evaluation.at and step == self.steps)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the canonical JSON of the whole recipe."""
+        return hashlib.sha256(json.dumps(self.dump(), sort_keys=True).encode()).hexdigest()
+
+    def evaluation_noise(self, evaluation: EvaluationRecipe) -> Noise:
+        """The noise of one evaluation set."""
+        return Noise.from_config(
+            self.noise if isinstance(evaluation.noise, str) else evaluation.noise
+        )
+
+
+def make_recipe(data: dict[str, Any], where: str = "recipe") -> Recipe:
+    """A recipe from plain data; UserError, in one sentence, names `where` and the field."""
+    try:
+        return Recipe.model_validate(data)
+    except ValidationError as error:
+        raise UserError(sentence(error, where, Recipe)) from error
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read a recipe. A relative `policy` folder is taken from the recipe's own folder.
+
+    Args:
+        path: the YAML file.
+        overrides: such as "steps=5" or "optimiser.learning_rate=1e-3", applied in order.
+
+    Raises:
+        UserError: names file, line or field, and the mend.
+    """
+    data = read_yaml(path)
+    for override in overrides:
+        _override(data, override)
+    if isinstance(data.get("policy"), str) and data["policy"] != WARMSTART:
+        data["policy"] = str((path.parent / Path(data["policy"]).expanduser()).resolve())
+    return make_recipe(data, str(path))
+
+
+def _override(data: dict[str, Any], text: str) -> None:
+    key, equals, value = text.partition("=")
+    *parents, last = key.strip().split(".")
+    if not equals or not all([*parents, last]):
+        raise UserError(f"override {text!r}: write KEY=VALUE, such as optimiser.learning_rate=1e-3")
+    for parent in parents:
+        data = data.setdefault(parent, {})
+        if not isinstance(data, dict):
+            raise UserError(f"override {text!r}: {parent} holds a single value, not keys")
+    data[last] = read_yaml_text(value, f"override {text!r}")
+
+
+def _checked_noise(value: dict[str, Any]) -> dict[str, Any]:
+    _as_value_error(lambda: Noise.from_config(value))
+    return value
+
+
+def _as_value_error(make: Any) -> Any:
+    """Pydantic names the field of a ValueError; ours say only what is wrong."""
+    try:
+        return make()
+    except UserError as error:
+        raise ValueError(str(error)) from error

@@ -1,0 +1,52 @@
+"""Which tasks a step trains on and an evaluation asks: functions of the seed, never of the arm."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+from evenhand import environments
+from evenhand.draws import keyed_stream
+from evenhand.environments import Suite
+from evenhand.errors import UserError
+from evenhand.records import Task
+
+
+def find_suite(name: str) -> Suite:
+    """The suite of a recipe's `environment`: a known name, or `package.module:Suite`, which is
+    imported and called without arguments. UserError when there is none."""
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        return environments.suite(name)
+    try:
+        made: Suite = getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"environment {name}: cannot be imported ({error}); write package.module:Suite and put"
+            " its folder on PYTHONPATH"
+        ) from error
+    return made
+
+
+def training_tasks(tasks: Sequence[Task], seed: int, step: int, groups: int) -> list[Task]:
+    """The tasks of a step's groups; steps count from 1.
+
+    Every pass over the pool is a new permutation, keyed by (seed, pass), and groups take tasks from
+    it in turn, so no task comes twice before all have come once. Runs with one seed train on the
+    same tasks in the same order whatever else differs.
+    """
+    chosen = []
+    permutation: tuple[int, Sequence[int]] = (-1, [])
+    for place in range((step - 1) * groups, step * groups):
+        turn, position = divmod(place, len(tasks))
+        if permutation[0] != turn:
+            permutation = turn, keyed_stream(seed, "tasks", turn).permutation(len(tasks)).tolist()
+        chosen.append(tasks[permutation[1][position]])
+    return chosen
+
+
+def evaluation_tasks(tasks: Sequence[Task], pool: str, count: int | None) -> list[Task]:
+    """`count` tasks of a pool (None: all), the same ones in every run; a smaller count takes a
+    part of a larger one."""
+    order = keyed_stream(0, "evaluation-tasks", pool).permutation(len(tasks))
+    return [tasks[i] for i in order[: len(tasks) if count is None else count]]

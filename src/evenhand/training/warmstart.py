@@ -1,0 +1,192 @@
+"""`evenhand warmstart`: the small shipped policy, from scripted demonstrations, reproducibly."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from evenhand.draws import Schedule, keyed_stream
+from evenhand.environments.database.environment import TOOLS, DatabaseEnvironment
+from evenhand.environments.database.tasks import generate
+from evenhand.environments.database.teacher import Habits, demonstrate
+from evenhand.errors import UserError
+from evenhand.noise import FaultSession, Noise
+from evenhand.policy import tokenizer as tokenizers
+from evenhand.policy.chat import ChatFormat, call_text
+from evenhand.policy.model import Policy
+from evenhand.records import Call, Result, Task
+from evenhand.training import checkpoint
+from evenhand.training.batches import Tokens
+from evenhand.training.folder import locked
+from evenhand.training.sft import SftSettings, fit, optimiser
+
+SEED = 0
+VOCABULARY = 1024
+TOKENIZER_DEMONSTRATIONS = 4000
+FAULT_RATE = 0.25
+"""Every second demonstration meets tool faults at this rate; the others run clean."""
+MAX_TOKENS = 320
+SETTINGS = SftSettings(steps=3000, batch=32, learning_rate=4e-3)
+CHECKPOINT_EVERY = 100
+SHAPE: dict[str, Any] = {
+    "hidden_size": 160,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 5,
+    "intermediate_size": 432,
+    "max_position_embeddings": 1024,
+    # About 1/sqrt(hidden): from the usual 0.02 so small a model learns to copy many times slower.
+    "initializer_range": 0.08,
+}
+
+Demonstration = tuple[Task, list[tuple[Call, Result]]]
+
+
+def demonstrations() -> Iterator[Demonstration]:
+    """The endless sequence of demonstrations; each is a function of its number."""
+    for number, task in enumerate(generate("train", "warmstart")):
+        yield task, _demonstrate(task, number)
+
+
+def _demonstrate(task: Task, number: int) -> list[tuple[Call, Result]]:
+    noise = Noise.from_config({"tools": {"rate": FAULT_RATE if number % 2 else 0.0}})
+    session = FaultSession(noise, Schedule(SEED, f"warmstart/{number}"))
+    environment = DatabaseEnvironment()
+    environment.reset(task)
+    steps: list[tuple[Call, Result]] = []
+
+    def act(call: Call) -> Result:
+        result, _ = session.call(
+            TOOLS[call.tool],
+            environment.resources(call),
+            call.arguments,
+            lambda stale: environment.call(call, stale=stale),
+            can_be_stale=environment.can_be_stale,
+        )
+        steps.append((call, result))
+        return result
+
+    demonstrate(task, Habits(), keyed_stream(SEED, "teacher", number), act)
+    environment.close()
+    return steps
+
+
+def tokenized(chat: ChatFormat, demonstration: Demonstration) -> Tokens:
+    """Token-exact (tokens, mask): 1 on the demonstrator's turns, their end included."""
+    task, steps = demonstration
+    tokens = chat.opening(task.prompt, [])
+    mask = [0] * len(tokens)
+    for number, (call, result) in enumerate(steps):
+        text = call_text(call.tool, dict(call.arguments))
+        turn = [*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_of_turn]
+        tokens += turn
+        mask += [1] * len(turn)
+        if number + 1 < len(steps):
+            heard = chat.result(result.text)
+            tokens += heard
+            mask += [0] * len(heard)
+    return tokens, mask
+
+
+def build_tokenizer() -> Any:
+    """The policy's tokenizer, trained on the first demonstrations."""
+    texts = []
+    for task, steps in itertools.islice(demonstrations(), TOKENIZER_DEMONSTRATIONS):
+        texts += ["user\n", task.prompt]
+        for call, result in steps:
+            body = call_text(call.tool, dict(call.arguments))
+            texts += ["assistant\n", body.removeprefix("<tool_call>").removesuffix("</tool_call>")]
+            texts += ["user\n", result.text]
+    return tokenizers.build(texts, VOCABULARY)
+
+
+def new_model(tokenizer: Any) -> Any:
+    """A Llama of about 1.4 million parameters, initialised from its own generator."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **SHAPE,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model = LlamaForCausalLM(config)
+    return model
+
+
+def sequences(chat: ChatFormat, start: int = 0) -> Iterator[Tokens]:
+    """Tokenized demonstrations from sequence number `start`, less the few that are too long for
+    a small policy."""
+    short = (
+        (tokens, mask)
+        for tokens, mask in (tokenized(chat, each) for each in demonstrations())
+        if len(tokens) <= MAX_TOKENS
+    )
+    return itertools.islice(short, start, None)
+
+
+def make(out: Path, settings: SftSettings = SETTINGS) -> None:
+    """Teach the policy and write its folder `out`, whole or not at all.
+
+    Work goes on in `OUT.work` beside it, with a checkpoint every few minutes: run the command again
+    after a kill, and it gives the same weights. Raises UserError when `out` exists already, or
+    another process is at work on it.
+    """
+    if out.exists():
+        raise UserError(f"{out} exists already: give another folder, or remove it")
+    work = out.with_name(out.name + ".work")
+    with locked(work):
+        torch.set_num_threads(1)  # sums are then in one order, whatever the machine
+        tokenizer = build_tokenizer()
+        context = SHAPE["max_position_embeddings"]
+        policy = Policy(new_model(tokenizer), ChatFormat(tokenizer), context, work)
+        optimise = optimiser(policy.model, settings)
+        code = hashlib.sha256(f"{settings}{SHAPE}{VOCABULARY}{SEED}".encode()).hexdigest()
+        first = 0
+        if saved := checkpoint.complete(work):
+            position = checkpoint.position(saved[-1])
+            if position.recipe != code:
+                raise UserError(f"{work}: was begun with other settings; remove it to start anew")
+            checkpoint.restore(saved[-1], policy, optimise)
+            first = position.step
+        size = weights(policy.model)
+        print(f"{size:,} weights, from step {first} of {settings.steps}", flush=True)
+
+        def after_step(step: int, told: dict[str, float]) -> None:
+            if step % 20 == 0:
+                left = told["seconds"] * (settings.steps - step) / 60
+                print(f"step {step}: loss {told['loss']:.4f}, {left:.0f} min left", flush=True)
+            if step % CHECKPOINT_EVERY == 0:
+                checkpoint.save(
+                    work, checkpoint.Position(step, {}, code, ""), policy, optimise, keep=2
+                )
+
+        fit(
+            policy.model,
+            optimise,
+            sequences(policy.chat, first * settings.batch),
+            settings,
+            start=first,
+            pad=policy.chat.pad,
+            after_step=after_step,
+        )
+        part = work / "policy.part"
+        policy.save(part)
+        os.replace(part, out)
+    shutil.rmtree(work)
+
+
+def weights(model: Any) -> int:
+    """Number of weights, tied ones once."""
+    return sum(weight.numel() for weight in model.parameters())
