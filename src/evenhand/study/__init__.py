@@ -1,0 +1,1 @@
+"""Studies: a frozen protocol, arms x seeds in parallel processes, metrics and a verdict."""
