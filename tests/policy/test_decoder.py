@@ -6,6 +6,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
+from evenhand.policy import cache
 from evenhand.policy.decoder import Decoder, Parked, decoder_for
 from evenhand.policy.general import GeneralDecoder
 from evenhand.policy.native import NativeDecoder, unsupported
@@ -96,6 +97,14 @@ def test_native_float32(name: str) -> None:
     kind, changes = SHAPES[name]
     reference = model(kind, **changes)
     assert unsupported(reference) is None
+    drive(NativeDecoder(reference), reference, 1e-4)
+
+
+@pytest.mark.parametrize("width", [0, 48, 70, 90])
+def test_either_product_and_both(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numpy's products up to a width and torch's beyond, which rows pass while they grow."""
+    monkeypatch.setattr(cache, "NUMPY_WIDTH", width)
+    reference = model("llama", num_key_value_heads=4)
     drive(NativeDecoder(reference), reference, 1e-4)
 
 

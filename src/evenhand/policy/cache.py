@@ -1,9 +1,8 @@
-"""The key-value cache of the native decoder: ragged rows over shared prefixes, and their attention.
+"""The key-value cache of the native decoder: ragged rows over shared prefixes.
 
-Attention of one query a row is bound by memory: reading the cache costs more than the model's
-matrix products. So siblings do not hold copies of their group's prompt: it is kept once, all their
-queries go through it in one product, and only what is a row's own is read for that row alone. The
-two parts are joined before the softmax, so that the numbers are those of plain attention.
+Siblings do not hold copies of their group's prompt: it is kept once, and only what is a row's own
+is kept, and read, for that row alone (`policy.attention` joins the two before the softmax, so that
+the numbers are those of plain attention).
 """
 
 from __future__ import annotations
@@ -14,8 +13,17 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from evenhand.policy.attention import (
+    NUMPY_WIDTH,
+    Query,
+    Shared,
+    Span,
+    View,
+    attend,
+    attend_span,
+)
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 ROUND = 16
@@ -33,44 +41,6 @@ class Prefix:
     length: int
 
 
-@dataclass(frozen=True)
-class _Shared:
-    """Where the rows' queries go among the G prefixes in use, M rows at most under each."""
-
-    gather: Tensor
-    """(G Hkv M g): line of the rows' queries (B Hq) for each place; spare places repeat one."""
-    scatter: Tensor
-    """(B Hq): the place of each line."""
-    hidden: Tensor | None
-    """(G Hkv, 1, P) additive, where prompts differ in length."""
-    bare: Tensor | None
-    """(B Hkv): True for rows without a prefix."""
-    width: int
-
-
-@dataclass(frozen=True)
-class Query:
-    """One query a row, for all rows or some: what every layer's attention needs."""
-
-    rows: Tensor | None
-    """The rows that ask, in the order of their queries; None for all, in order."""
-    mask: Tensor
-    """(B Hkv, 1, S), additive: the end of each row's own cache."""
-    shared: _Shared | None
-
-
-@dataclass(frozen=True)
-class Span:
-    """`count` consecutive queries of one row, the last of which is the row's end."""
-
-    row: int
-    own: int
-    """Length of the row's own cache, these tokens included."""
-    count: int
-    mask: Tensor | None
-    """(g count, whole length), additive; None: every query may look everywhere."""
-
-
 class KeyValues:
     """Rows 0..rows-1, each a prefix (or none) and its own tokens after it."""
 
@@ -84,10 +54,10 @@ class KeyValues:
         self._rows_cap = self._length_cap = 0
         self._stacked: list[Prefix] = []
         self._stack: list[Tensor] = []  # (2, G, Hkv, P, D) a layer
-        self._shared: _Shared | None = None
+        self._shared: Shared | None = None
         self._shared_known = True
         self.positions = torch.zeros(0)
-        self._views: tuple[tuple[int, int], list[tuple[Tensor, Tensor]]] = ((0, 0), [])
+        self._views: tuple[tuple[int, int], list[View]] = ((0, 0), [])
 
     def begin(self, dtype: torch.dtype, device: torch.device) -> None:
         """Empty, but keep the memory where it fits."""
@@ -95,6 +65,7 @@ class KeyValues:
             self._cache, self._rows_cap, self._length_cap = [], 0, 0
             self._views = ((0, 0), [])
         self.dtype, self.device = dtype, device
+        self._numpy = device.type == "cpu" and dtype in (torch.float32, torch.float64)
         self.rows, self.own, self.prefixes = 0, np.zeros(0, dtype=np.int64), []
         self._stacked, self._stack, self._shared, self._shared_known = [], [], None, True
         self.reserve(8, 128)
@@ -202,15 +173,21 @@ class KeyValues:
 
     # -- what a forward needs -------------------------------------------------------------------
 
-    def lines(self, rows: Ints, places: Ints) -> Tensor:
+    def lines(self, rows: Ints, places: Ints) -> Any:
         """(N x 2 x Hkv) flat cache lines for packed tokens; places: within the rows' own cache."""
         line = (np.arange(2)[:, None] * self._rows_cap + rows[:, None, None]) * self.kv_heads
         line = (line + np.arange(self.kv_heads)) * self._length_cap + places[:, None, None]
+        if self._numpy:
+            return line.reshape(rows.size, -1)
         return torch.from_numpy(line.reshape(-1)).to(self.device)
 
-    def write(self, layer: int, lines: Tensor, kv: Tensor) -> None:
-        """Put keys and values (N 2 Hkv, D) into a layer's cache."""
-        self._cache[layer].view(-1, self.size).index_copy_(0, lines, kv)
+    def write(self, layer: int, lines: Any, kv: Tensor) -> None:
+        """Put keys and values kv (N, 2 Hkv D), a strided view, into a layer's cache."""
+        cache = self._cache[layer].view(-1, self.size)
+        if self._numpy:
+            cache.numpy()[lines] = kv.numpy().reshape(kv.shape[0], -1, self.size)
+        else:
+            cache.index_copy_(0, lines, kv.reshape(-1, self.size))
 
     def query(self, rows: Ints, places: Ints) -> Query:
         """One query for each of `rows`, which end at `places` (in their own cache) with it."""
@@ -233,12 +210,12 @@ class KeyValues:
         mask.masked_fill_(whole > whole[prefix + own - count :, None], -torch.inf)
         return Span(row, own, count, mask.repeat(self.heads // self.kv_heads, 1))
 
-    def _sharing(self) -> _Shared | None:
+    def _sharing(self) -> Shared | None:
         if not self._shared_known:
             self._shared, self._shared_known = self._share(), True
         return self._shared
 
-    def _share(self) -> _Shared | None:
+    def _share(self) -> Shared | None:
         if not self._stacked:
             return None
         index = {id(prefix): g for g, prefix in enumerate(self._stacked)}
@@ -266,13 +243,17 @@ class KeyValues:
             hidden = hidden.masked_fill_(where, -torch.inf).expand(-1, self.kv_heads, -1, -1)
             hidden = hidden.reshape(-1, 1, width)
         bare = np.array([prefix is None for prefix in self.prefixes])
-        return _Shared(
-            torch.from_numpy(gather.reshape(-1)).to(self.device),
-            torch.from_numpy(scatter.reshape(-1)).to(self.device),
+        return Shared(
+            self._index(gather.reshape(-1)),
+            self._index(scatter.reshape(-1)),
             hidden,
             torch.from_numpy(bare.repeat(self.kv_heads)).to(self.device) if bare.any() else None,
+            len(self._stacked) * self.kv_heads,
             width,
         )
+
+    def _index(self, index: Ints) -> tuple[Ints, Tensor]:
+        return index, torch.from_numpy(index).to(self.device)
 
     # -- attention ------------------------------------------------------------------------------
 
@@ -282,58 +263,12 @@ class KeyValues:
         Rows that do not ask ride along with a query of zero: a copy of the cache without them
         would cost more than they do.
         """
-        size, each = self.size, self.heads // self.kv_heads
         if query.rows is not None:
-            q = q.new_zeros(self.rows, self.heads, size).index_copy_(0, query.rows, q)
-        lines = q.reshape(-1, size)
-        lots = self.rows * self.kv_heads
-        keys, values = self._own(query.mask.shape[-1])[layer]
-        scores = torch.baddbmm(query.mask, lines.view(lots, each, size), keys)
-        shared = query.shared
-        if shared is None:
-            mixed = torch.bmm(torch.softmax(scores, dim=-1), values).view(-1, size)
-        else:
-            mixed = self._attend_shared(layer, lines, scores, values, shared)
-        mixed = mixed.view(self.rows, -1)
+            q = q.new_zeros(self.rows, self.heads, self.size).index_copy_(0, query.rows, q)
+        own = self._own(query.mask.shape[-1])[layer]
+        before = self._before(query.shared, layer) if query.shared is not None else None
+        mixed = attend(q.reshape(-1, self.size), own, before, query).view(self.rows, -1)
         return mixed if query.rows is None else mixed[query.rows]
-
-    def _own(self, width: int) -> list[tuple[Tensor, Tensor]]:
-        """Keys (B Hkv, D, width) and values (B Hkv, width, D) of all rows, for each layer."""
-        if self._views[0] != (self.rows, width):
-            views = []
-            for cache in self._cache:
-                lots = cache.view(2, -1, self._length_cap, self.size)[
-                    :, : self.rows * self.kv_heads
-                ]
-                keys, values = lots[:, :, :width].unbind(0)
-                views.append((keys.transpose(1, 2), values))
-            self._views = ((self.rows, width), views)
-        return self._views[1]
-
-    def _attend_shared(
-        self, layer: int, lines: Tensor, scores: Tensor, values: Tensor, shared: _Shared
-    ) -> Tensor:
-        """The same with prefixes; scores (B Hkv, g, S) of the own part. Returns (B Hq, D)."""
-        count, width, size = len(self._stacked) * self.kv_heads, shared.width, self.size
-        stack = self._stack[layer].view(2, -1, self._stack[layer].shape[3], size)
-        before_keys, before_values = stack[:, :count, :width].unbind(0)
-        asked = lines[shared.gather].view(count, -1, size)
-        flipped = before_keys.transpose(1, 2)
-        before = (
-            torch.bmm(asked, flipped)
-            if shared.hidden is None
-            else torch.baddbmm(shared.hidden, asked, flipped)
-        )
-        before = before.view(-1, width)[shared.scatter].view(*scores.shape[:2], width)
-        if shared.bare is not None:
-            before.masked_fill_(shared.bare[:, None, None], -torch.inf)
-        weights = torch.softmax(torch.cat([before, scores], dim=-1), dim=-1)
-        mixed = torch.bmm(weights[..., width:], values).view(-1, size)
-        lots = weights.view(mixed.shape[0], -1)[:, :width][shared.gather].view(count, -1, width)
-        added = torch.bmm(lots, before_values).view(-1, size)[shared.scatter]
-        if shared.bare is not None:  # they borrowed a place: take nothing from it
-            added.view(*scores.shape[:2], size).masked_fill_(shared.bare[:, None, None], 0.0)
-        return mixed.add_(added)
 
     def attend_span(self, layer: int, q: Tensor, span: Span) -> Tensor:
         """Queries q (count, Hq, D) of one row over the whole of it; returns (count, Hq D)."""
@@ -341,10 +276,21 @@ class KeyValues:
         prefix = self.prefixes[span.row] if span.row < self.rows else None
         if prefix is not None:
             kv = torch.cat([prefix.layers[layer], kv], dim=2)
-        grouped = q.reshape(span.count, self.kv_heads, -1, self.size).permute(1, 2, 0, 3)
-        grouped = grouped.reshape(1, self.kv_heads, -1, self.size)
-        mixed = F.scaled_dot_product_attention(
-            grouped, kv[0][None], kv[1][None], attn_mask=span.mask, scale=1.0
-        )
-        mixed = mixed.view(self.kv_heads, -1, span.count, self.size).permute(2, 0, 1, 3)
-        return mixed.reshape(span.count, -1)
+        return attend_span(q, kv, span.mask)
+
+    def _own(self, width: int) -> list[View]:
+        """Each layer's keys and values of all rows."""
+        if self._views[0] != (self.rows, width):
+            lots = self.rows * self.kv_heads
+            self._views = ((self.rows, width), [self._view(c, lots, width) for c in self._cache])
+        return self._views[1]
+
+    def _before(self, shared: Shared, layer: int) -> View:
+        return self._view(self._stack[layer], shared.count, shared.width)
+
+    def _view(self, memory: Tensor, lots: int, width: int) -> View:
+        flat = memory.view(2, -1, memory.shape[3], self.size)
+        keys, values = flat[:, :lots, :width].unbind(0)
+        if self._numpy and self.heads == self.kv_heads and width <= NUMPY_WIDTH:
+            return View(keys, values, (keys.numpy(), values.numpy()))
+        return View(keys, values, None)

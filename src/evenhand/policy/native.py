@@ -23,7 +23,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from evenhand.policy.cache import Ints, KeyValues, Query, Span
+from evenhand.policy.attention import Query, Span
+from evenhand.policy.cache import Ints, KeyValues
 from evenhand.policy.decoder import Parked, target
 from evenhand.policy.weights import bare, effective_bias, effective_weight, is_plain
 
@@ -247,7 +248,7 @@ class NativeDecoder:
                 norm = torch.linalg.vector_norm(qk, dim=-1, keepdim=True)
                 qk.div_(norm.hypot_(self._floor_head)).mul_(layer.qk_norm)
             self._rotate(qk, turn)
-            cache.write(i, lines, qkv[:, heads * size :].reshape(-1, size))
+            cache.write(i, lines, qkv[:, heads * size :])
             q = qk[:, :heads]
             if i == len(self._layers) - 1 and spans:
                 # Only the last token of each row goes on from here, and it sees all of its row.
