@@ -22,6 +22,9 @@ from pathlib import Path
 
 from evenhand.errors import UserError
 
+LOG = "evenhand_log"
+"""The table that triggers write row changes into. It lies in the image, so that copies and forks
+carry it; the guard in `world` hides it from the policy."""
 DATABASES = ("flights", "store", "stocks", "films")
 
 
@@ -32,6 +35,7 @@ def image(database: str) -> bytes:
     try:
         BUILDERS[database](connection)
         connection.commit()
+        _install_log(connection)
         connection.execute("VACUUM")
         return connection.serialize()
     finally:
@@ -58,7 +62,8 @@ def tables(database: str) -> dict[str, list[tuple[str, str]]]:
         names = [
             row[0]
             for row in connection.execute(
-                "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND name != ? ORDER BY name",
+                (LOG,),
             )
         ]
         return {
@@ -78,14 +83,28 @@ def table_hash(connection: sqlite3.Connection, table: str) -> str:
     return f"{total:032x}"
 
 
-@functools.cache
-def base_hash(database: str, table: str) -> str:
-    """`table_hash` of the untouched table."""
-    connection = open_copy(database)
-    try:
-        return table_hash(connection, table)
-    finally:
-        connection.close()
+def _install_log(connection: sqlite3.Connection) -> None:
+    """Log every row change, inside the transaction of the statement that makes it."""
+    names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    connection.execute(f"CREATE TABLE {LOG} (tab TEXT, sign INTEGER, row TEXT)")
+    for (table,) in names:
+        columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+        rows = {
+            when: " || '|' || ".join(f"quote({when}.{name})" for name in columns)
+            for when in ("old", "new")
+        }
+        for event, parts in (
+            ("INSERT", [("1", "new")]),
+            ("DELETE", [("-1", "old")]),
+            ("UPDATE", [("-1", "old"), ("1", "new")]),
+        ):
+            body = " ".join(
+                f"INSERT INTO {LOG} VALUES ('{table}', {sign}, {rows[when]});"
+                for sign, when in parts
+            )
+            connection.execute(
+                f"CREATE TRIGGER {LOG}_{table}_{event} AFTER {event} ON {table} BEGIN {body} END"
+            )
 
 
 def _folder() -> Path:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from evenhand.environments.database import sources
+from evenhand.environments.database.sources import LOG
 
 MAX_INSTRUCTIONS = 3_000_000
 MAX_ROWS = 20
@@ -40,7 +41,6 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
-_LOG = "evenhand_log"
 
 
 class Refused(Exception):
@@ -69,7 +69,6 @@ class World:
         self._connection = _guarded(data if data is not None else sources.image(database))
         self._connection.set_authorizer(self._authorize)
         self._before_write: bytes | None = None
-        self._logging = False
         self._writing = False
         self._touched: set[str] = set()
         self._denied = ""
@@ -81,7 +80,7 @@ class World:
 
     def touches(self, sql: str) -> tuple[str, ...]:
         """The tables that a statement reads or writes, sorted; () when it does not compile."""
-        if _LOG in sql.lower():
+        if LOG in sql.lower():
             return ()
         self._touched, self._writing = set(), True
         try:
@@ -108,7 +107,6 @@ class World:
     def write(self, sql: str) -> int:
         """Run one INSERT, UPDATE or DELETE; returns the number of changed rows. Raises Refused."""
         before = self._connection.serialize()
-        self._start_log()
         self._writing = True
         start = self._changes()
         try:
@@ -124,10 +122,9 @@ class World:
     def state_hash(self) -> str:
         """A hash of all tables as multisets of rows, from the untouched hash and the change log."""
         deltas = dict.fromkeys(self.tables, 0)
-        if self._logging:
-            for table, sign, row in self._log_rows():
-                digest = hashlib.blake2b(row.encode(), digest_size=16).digest()
-                deltas[table] += sign * int.from_bytes(digest, "little")
+        for table, sign, row in self._log_rows():
+            digest = hashlib.blake2b(row.encode(), digest_size=16).digest()
+            deltas[table] += sign * int.from_bytes(digest, "little")
         joined = ",".join(f"{table}:{delta % (1 << 128):032x}" for table, delta in deltas.items())
         return hashlib.blake2b(joined.encode(), digest_size=16).hexdigest()
 
@@ -135,12 +132,6 @@ class World:
         """An independent copy of this state, its change log and its past."""
         copy = World(self.database, self._connection.serialize())
         copy._before_write = self._before_write
-        if self._logging:
-            copy._start_log()
-            with copy._trusted() as connection:
-                connection.executemany(
-                    f"INSERT INTO temp.{_LOG} VALUES (?, ?, ?)", self._log_rows()
-                )
         return copy
 
     def close(self) -> None:
@@ -149,8 +140,8 @@ class World:
 
     def _run(self, sql: str, limit: int) -> list[tuple[object, ...]]:
         self._denied = ""
-        if _LOG in sql.lower():
-            raise Refused("NOT_ALLOWED", f"table {_LOG} may not be read")
+        if LOG in sql.lower():
+            raise Refused("NOT_ALLOWED", f"table {LOG} may not be read")
         left = MAX_INSTRUCTIONS // _STEP
 
         def tick() -> int:
@@ -176,7 +167,7 @@ class World:
     def _authorize(
         self, action: int, one: str | None, two: str | None, _db: str | None, inner: str | None
     ) -> int:
-        if inner is not None and inner.startswith(_LOG):
+        if inner is not None and inner.startswith(LOG):
             return sqlite3.SQLITE_OK
         if action == sqlite3.SQLITE_SELECT:
             return sqlite3.SQLITE_OK
@@ -199,42 +190,13 @@ class World:
             self._denied = "only SELECT, INSERT, UPDATE and DELETE on the tables are available"
         return sqlite3.SQLITE_DENY
 
-    def _start_log(self) -> None:
-        """Log every later row change into a temp table, by triggers, inside its transaction."""
-        if self._logging:
-            return
-        self._logging = True
-        with self._trusted() as connection:
-            self._install_log(connection)
-
-    def _install_log(self, connection: sqlite3.Connection) -> None:
-        connection.execute(f"CREATE TEMP TABLE {_LOG} (tab TEXT, sign INTEGER, row TEXT)")
-        for table, columns in self.tables.items():
-            rows = {
-                when: " || '|' || ".join(f"quote({when}.{name})" for name, _ in columns)
-                for when in ("old", "new")
-            }
-            for event, parts in (
-                ("INSERT", [("1", "new")]),
-                ("DELETE", [("-1", "old")]),
-                ("UPDATE", [("-1", "old"), ("1", "new")]),
-            ):
-                body = " ".join(
-                    f"INSERT INTO {_LOG} VALUES ('{table}', {sign}, {rows[when]});"
-                    for sign, when in parts
-                )
-                connection.execute(
-                    f"CREATE TEMP TRIGGER {_LOG}_{table}_{event} AFTER {event} ON main.{table}"
-                    f" BEGIN {body} END"
-                )
-
     def _changes(self) -> int:
         """Rows changed so far by the policy's statements; SQLite also counts the log's own rows."""
         return self._connection.total_changes - len(self._log_rows())
 
     def _log_rows(self) -> list[tuple[str, int, str]]:
         with self._trusted() as connection:
-            return connection.execute(f"SELECT tab, sign, row FROM temp.{_LOG}").fetchall()
+            return connection.execute(f"SELECT tab, sign, row FROM {LOG}").fetchall()
 
     @contextlib.contextmanager
     def _trusted(self) -> Iterator[sqlite3.Connection]:
