@@ -1,0 +1,221 @@
+"""Reversal risk and cross-talk: where do updates point, and do siblings touch each other?
+
+What a rollout chose before any result (its first call, else its completion) is the action of a
+bandit; the update along action k is (1/G) Σ_i A_i 1[a_i = k], because advantages sum to 0.
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+
+from evenhand.advantages import ADVANTAGES, advantages
+from evenhand.audit.finding import Finding, Verdict, by, dense, unknown
+from evenhand.audit.log import Bools, Floats, Ints, Log
+from evenhand.statistics import Interval
+
+COLUMNS = 16
+"""Actions kept apart in a unit; rarer ones share the last column."""
+RECORD = "audit more groups of each task, and record calls or completions"
+Z = 1.959963984540054
+
+
+def reversal(log: Log) -> Finding:
+    """Do std-normalised updates ascend the reward, as leave-one-out ones do on average?"""
+    kind = "reversal-risk"
+    use_N = log.votes_N & (log.first_N >= 0)
+    if not use_N.any():
+        return unknown(kind, "no action of a rollout is logged", RECORD, aspect="none")
+    group_N, groups = dense(log.group_N[use_N])
+    reward_N = log.reward_N[use_N]
+    size_M = np.bincount(group_N, minlength=groups)
+    if size_M.max() < 4:
+        says = "groups of 2 or 3 cannot be reversed by sharing: their slope is a constant"
+        return Finding(kind, "ok", 1.0, 1.0, 1.0, {"says": says, "aspect": "size"})
+    unit_N = _units(log, use_N, group_N, groups, pool=True)
+    unit_M = np.zeros(groups, np.int64)
+    unit_M[group_N] = unit_N
+    column_N = _columns(unit_N, log.first_N[use_N])
+    cell_N = group_N * COLUMNS + column_N
+    updates = {}
+    for name in ADVANTAGES:
+        a_N = advantages(reward_N, group_N, name)
+        sums = by(cell_N, a_N, groups * COLUMNS).reshape(groups, COLUMNS)
+        updates[name] = sums / size_M[:, None]
+    used = _used(log, use_N, group_N)
+    loo = updates["leave_one_out"]
+    cosines = {name: _cosine(u, loo, unit_M) for name, u in updates.items()}
+    found, p_true = cosines["group_std"], loo.sum(0)
+    wrong = int(((updates["group_std"].sum(0) * p_true) < 0).sum())
+    spread = _success_spread(group_N, reward_N, groups)
+    evidence = {
+        "aspect": "directions",
+        "cosine_to_leave_one_out": {k: v.estimate for k, v in cosines.items()},
+        "actions_of_opposite_sign": wrong,
+        "advantage_used": used or "unknown",
+        "success_over_groups_5_50_95": spread,
+        "groups": groups,
+    }
+    if not np.isfinite(found.estimate):
+        return unknown(kind, "no action pays measurably more than another here", RECORD, **evidence)
+    turned, right = found.high < 0, found.low > 0
+    sound = used is not None and used != "group_std"
+    verdict: Verdict = (
+        "ok" if right or (turned and sound) else "critical" if turned else "not-identifiable"
+    )
+    says = f"std-normalised updates have cosine {found.estimate:.2f} to leave-one-out ones"
+    if turned:
+        says += ": they descend the reward" + (f", but this run uses {used}" if sound else "")
+    mend = {
+        "ok": "",
+        "critical": "centre or leave one out without dividing by the group's std, divide by the"
+        " batch's, or give each rollout its own draw",
+    }.get(verdict, RECORD)
+    return Finding(
+        kind,
+        verdict,
+        found.estimate,
+        found.low,
+        found.high,
+        {"says": says, **evidence},
+        mend,
+    )
+
+
+def _units(log: Log, use_N: Bools, group_N: Ints, groups: int, *, pool: bool) -> Ints:
+    """Rollouts whose actions mean the same: one task, at one step where that has several groups."""
+    run_N, task_N, step_N = log.run_N[use_N], log.task_N[use_N], log.step_N[use_N]
+    for codes in ((run_N, task_N, step_N), (run_N, task_N)):
+        unit_N, units = dense(*codes)
+        if groups >= 2 * units:
+            return unit_N
+    return np.zeros_like(group_N) if pool else unit_N
+
+
+def _columns(unit_N: Ints, first_N: Ints) -> Ints:
+    """Rank of an action among its unit's by frequency, at most COLUMNS - 1."""
+    class_N, classes = dense(unit_N, first_N)
+    count_K = np.bincount(class_N, minlength=classes)
+    unit_K = np.zeros(classes, np.int64)
+    unit_K[class_N] = unit_N
+    order = np.lexsort((-count_K, unit_K))
+    start = np.searchsorted(unit_K[order], unit_K[order], side="left")
+    rank_K = np.empty(classes, np.int64)
+    rank_K[order] = np.arange(classes) - start
+    return np.minimum(rank_K, COLUMNS - 1)[class_N]
+
+
+def _cosine(u_MK: Floats, v_MK: Floats, unit_M: Ints) -> Interval:
+    """Cosine of two expected updates from groups of the same units.
+
+    Products of one group's u with another group's v have the product of the means as their mean,
+    whatever noise the two share inside a group. The interval is that of the product, normalised.
+    """
+    uv, var = _product(u_MK, v_MK, unit_M)
+    uu, vv = _product(u_MK, u_MK, unit_M)[0], _product(v_MK, v_MK, unit_M)[0]
+    if not (uu > 0 and vv > 0):
+        return Interval(float("nan"), float("nan"), float("nan"))
+    length = float(np.sqrt(uu * vv))
+    half = Z * float(np.sqrt(var)) / length
+    clip = [float(np.clip(x, -1, 1)) for x in (uv / length, uv / length - half, uv / length + half)]
+    return Interval(*clip)
+
+
+def _product(u_MK: Floats, v_MK: Floats, unit_M: Ints) -> tuple[float, float]:
+    """Σ over units of E u · E v, and the variance of this estimate (Hoeffding's two terms)."""
+    order = np.argsort(unit_M, kind="stable")
+    edges = np.flatnonzero(np.diff(unit_M[order])) + 1
+    value = variance = 0.0
+    for rows in np.split(order, edges):
+        n = len(rows)
+        if n < 2:
+            continue
+        u, v = u_MK[rows], v_MK[rows]
+        su, sv = u.sum(0), v.sum(0)
+        value += float(su @ sv - (u * v).sum()) / (n * (n - 1))
+        h = ((u * (sv - v)).sum(1) + (v * (su - u)).sum(1)) / (2 * (n - 1))
+        second = float(((u.T @ u) * (v.T @ v)).sum()) / n**2
+        variance += 4 * float(h.var(ddof=1)) / n + 2 * second / (n * (n - 1))
+    return value, variance
+
+
+def _used(log: Log, use_N: Bools, group_N: Ints) -> str | None:
+    """Name of the advantage that the log's numbers are, where they are one."""
+    logged_N = log.advantage_N[use_N]
+    here_N = np.isfinite(logged_N)
+    if here_N.sum() < 8 or not np.ptp(logged_N[here_N]) > 0:
+        return None
+    for name in ("centred", "leave_one_out", "group_std"):
+        made_N = advantages(log.reward_N[use_N], group_N, name, eps=1e-6)
+        # Epsilons differ between engines, and some divide by n - 1.
+        scale = float(made_N[here_N] @ logged_N[here_N]) / float(made_N[here_N] @ made_N[here_N])
+        free = 0.9 < scale < 1.1 or name == "group_std"
+        if free and np.allclose(scale * made_N[here_N], logged_N[here_N], rtol=0.02, atol=0.01):
+            return name
+    return None
+
+
+def _success_spread(group_N: Ints, reward_N: Floats, groups: int) -> list[float]:
+    mean_M = by(group_N, reward_N, groups) / np.bincount(group_N, minlength=groups)
+    return [float(q) for q in np.quantile(mean_M, [0.05, 0.5, 0.95])]
+
+
+def cross_talk(log: Log) -> Finding:
+    """The mean of Σ_{i≠j} R_j s_i, s_i the action less its frequency in other groups of the unit.
+
+    It is 0 whenever no response depends on what siblings did, whatever they share.
+    """
+    kind = "cross-talk"
+    use_N = log.votes_N & (log.first_N >= 0)
+    group_N, groups = dense(log.group_N[use_N])
+    if not groups:
+        return unknown(kind, "no action of a rollout is logged", RECORD, aspect="none")
+    unit_N = _units(log, use_N, group_N, groups, pool=False)
+    unit_M = np.zeros(groups, np.int64)
+    unit_M[group_N] = unit_N
+    units = int(unit_N.max()) + 1
+    several = np.bincount(unit_M, minlength=units)[unit_M] >= 2
+    if several.sum() < 20:
+        return unknown(kind, "hardly any task has several groups", RECORD, aspect="action")
+    cell_N = group_N * COLUMNS + _columns(unit_N, log.first_N[use_N])
+    reward_N = log.reward_N[use_N]
+    size_M = np.bincount(group_N, minlength=groups).astype(np.float64)[:, None]
+    count_MK = by(cell_N, np.ones(len(cell_N)), groups * COLUMNS).reshape(groups, COLUMNS)
+    paid_MK = by(cell_N, reward_N, groups * COLUMNS).reshape(groups, COLUMNS)
+    count_UK, paid_U, size_U = (np.zeros((units, k)) for k in (COLUMNS, 1, 1))
+    np.add.at(count_UK, unit_M, count_MK)
+    np.add.at(paid_U, unit_M, paid_MK.sum(1, keepdims=True))
+    np.add.at(size_U, unit_M, size_M)
+    rest_M = np.maximum(size_U[unit_M] - size_M, 1.0)
+    chance_MK = (count_UK[unit_M] - count_MK) / rest_M
+    base_M = (paid_U[unit_M] - paid_MK.sum(1, keepdims=True)) / rest_M
+    # Rewards less the mean of other groups: constants do not matter, and it is less noisy.
+    left_M = paid_MK.sum(1, keepdims=True) - size_M * base_M
+    score_MK = count_MK - size_M * chance_MK
+    own_MK = (paid_MK - base_M * count_MK) - left_M * chance_MK
+    x_MK = (left_M * score_MK - own_MK) / np.maximum(size_M * (size_M - 1), 1.0)
+    x_MK = x_MK[several & (size_M[:, 0] >= 2)]
+    seen_K = np.flatnonzero((x_MK != 0).sum(0) >= 10)
+    if not len(seen_K) or len(x_MK) < 20:
+        return unknown(kind, "too few groups with different actions", RECORD, aspect="action")
+    mean_K = x_MK[:, seen_K].mean(0)
+    error_K = np.maximum(x_MK[:, seen_K].std(0, ddof=1) / np.sqrt(len(x_MK)), 1e-12)
+    worst = int(np.argmax(np.abs(mean_K / error_K)))
+    z = NormalDist().inv_cdf(1 - 0.025 / len(seen_K))
+    value, half = float(mean_K[worst]), float(z * error_K[worst])
+    low, high = value - half, value + half
+    t = abs(value) / (half / z)
+    verdict: Verdict = "critical" if t > z + 2 else "warning" if t > z else "ok"
+    says = (
+        f"a rollout's reward goes with its siblings' actions by {value:+.4f} [{low:+.4f},"
+        f" {high:+.4f}] at the action of most evidence, of {len(seen_K)}"
+    )
+    mend = (
+        ""
+        if verdict == "ok"
+        else "make a response a function of the rollout's own calls: no fuzzy hits filled by"
+        " siblings, no shared counters or evictions inside a group"
+    )
+    evidence = {"says": says, "aspect": "action", "t": t, "groups": len(x_MK)}
+    return Finding(kind, verdict, value, low, high, evidence, mend)

@@ -1,0 +1,170 @@
+"""Readers of other engines' rollout logs: TRL, verl, verifiers.
+
+TRL 1.16 names no group: rows stand num_generations in a row. verl's first trainer puts the group in
+`uid`, its legacy trainer nowhere. Verifiers writes one episode a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from itertools import groupby
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+from evenhand.audit.log import Builder, CallSeen, plain_json
+from evenhand.errors import RecordError
+from evenhand.records import json_lines
+
+NO_REWARD = {"step", "prompt", "completion", "advantage", "schedule", "schedule_id", "group_id"}
+
+
+def columns(path: Path) -> set[str]:
+    """Column names of a parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return set(pq.read_schema(path).names)
+    except (pa.ArrowException, OSError) as error:
+        raise RecordError(f"{path}: not a whole Parquet file ({error})") from error
+
+
+def trl(rows: Builder, path: Path) -> None:
+    """`completions_{step}.parquet`. The reward is the sum of the numeric reward columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise RecordError(f"{path}: not a whole Parquet file ({error})") from error
+    kinds = {f.name: f.type for f in table.schema}
+    names = [
+        name
+        for name, kind in kinds.items()
+        if name not in NO_REWARD and (pa.types.is_floating(kind) or pa.types.is_integer(kind))
+    ]
+    if not names:
+        raise RecordError(f"{path}: has no numeric column beside step and advantage for a reward")
+    if len(names) > 1:
+        rows.note(f"the reward is the plain sum of {', '.join(names)}: weights are not logged")
+    data = table.to_pylist()
+    size = _trl_size(rows, [plain_json(row["prompt"]) for row in data], path.name)
+    for i, row in enumerate(data):
+        values = [row[name] for name in names if row[name] is not None]
+        prompt = plain_json(row["prompt"])
+        rows.add(
+            step=int(row.get("step") or 0),
+            task=prompt,
+            group=(path.stem, i // size) if row.get("group_id") is None else row["group_id"],
+            index=i % size,
+            reward=sum(values) if values else None,
+            schedule=row.get("schedule_id") or row.get("schedule"),
+            completion=plain_json(row["completion"]),
+            calls=_messages(row["completion"]) if isinstance(row["completion"], list) else None,
+            advantage=row.get("advantage"),
+            lost=not values,
+        )
+
+
+def _trl_size(rows: Builder, prompts: list[str], name: str) -> int:
+    lengths = [len(list(same)) for _, same in groupby(prompts)]
+    size = reduce(gcd, lengths, 0) or 1
+    if size == 1 and len(lengths) > 1:
+        rows.note(f"{name}: no group size fits the rows (train and eval mixed?); groups of one")
+    else:
+        rows.note(f"groups are {size} rows with one prompt in a row: TRL logs no group id")
+    return size
+
+
+def verl(rows: Builder, path: Path) -> None:
+    """Both trainers' `{global_step}.jsonl`."""
+    run_length, last = -1, None
+    for number, data in json_lines(path, drop_torn=True):
+        uid, prompt = data.get("uid"), str(data.get("input"))
+        if isinstance(uid, str) and uid.count("_") >= 2:
+            group: object = uid.rsplit("_", 2)[0]
+        else:
+            # Nothing but the input says which rows belong together.
+            run_length += prompt != last
+            group, last = run_length, prompt
+            rows.note("groups are rows with one input in a row: this trainer logs no group id")
+        rows.add(
+            step=int(data.get("step") or (path.stem if path.stem.isdigit() else 0)),
+            task=prompt,
+            group=group,
+            index=number,
+            reward=data.get("score"),
+            true=data.get("reward_true"),
+            schedule=data.get("schedule") or data.get("schedule_id"),
+            completion=str(data.get("output")),
+            lost=data.get("score") is None,
+            faults=data.get("faults"),
+        )
+
+
+def verifiers(rows: Builder, path: Path) -> None:
+    """`traces.jsonl`, also prime-rl's."""
+    for number, data in json_lines(path, drop_torn=True):
+        task = data.get("task") or {}
+        group, run = data.get("group") or {}, data.get("run") or {}
+        name = task.get("hash") or task.get("key") or plain_json(task.get("data"))
+        if not group.get("id"):
+            rows.note("episodes without a group id are grouped by task and step")
+        kind = str(run.get("type") or "train")
+        for trace in data.get("traces") or []:
+            rewards = trace.get("rewards") or {}
+            info = trace.get("info") or {}
+            rows.add(
+                run=str(run.get("id") or ""),
+                step=int((run.get("work") or {}).get("step") or 0),
+                split="train" if kind == "train" else kind,
+                task=str(name),
+                group=str(group.get("id") or name),
+                index=number,
+                reward=_weighted(rewards),
+                schedule=info.get("schedule") or info.get("schedule_id"),
+                completion=plain_json(_said(trace)),
+                calls=_messages([node.get("message") or {} for node in trace.get("nodes") or []]),
+                lost=bool(trace.get("errors") or data.get("errors")) or not rewards,
+            )
+
+
+def _weighted(rewards: Mapping[str, Any]) -> float | None:
+    total, seen = 0.0, False
+    for value in rewards.values():
+        score = value.get("score") if isinstance(value, Mapping) else value
+        weight = value.get("weight", 1.0) if isinstance(value, Mapping) else 1.0
+        if isinstance(score, (int, float)):
+            total, seen = total + score * (1.0 if weight is None else weight), True
+    return total if seen else None
+
+
+def _said(trace: Mapping[str, Any]) -> list[Any]:
+    messages = [node.get("message") or {} for node in trace.get("nodes") or []]
+    return [m.get("content") for m in messages if m.get("role") == "assistant"]
+
+
+def _messages(messages: list[Any]) -> list[CallSeen]:
+    """Tool calls of a chat in order, each with the tool message that answers it."""
+    answers: dict[str, str] = {}
+    loose = []
+    calls: list[tuple[str, str]] = []
+    for message in messages:
+        if not isinstance(message, Mapping):
+            continue
+        for call in message.get("tool_calls") or []:
+            held = call.get("function") or call
+            name = plain_json([held.get("name"), held.get("arguments")])
+            calls.append((str(call.get("id")), name))
+        if message.get("role") == "tool":
+            text = plain_json(message.get("content"))
+            loose.append(text)
+            answers[str(message.get("tool_call_id"))] = text
+    matched = []
+    for i, (key, name) in enumerate(calls):
+        text = answers.get(key, loose[i] if i < len(loose) else "")
+        matched.append(CallSeen(name, text, failed='"error' in text.lower().replace("\\", "")))
+    return matched
