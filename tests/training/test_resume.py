@@ -125,7 +125,7 @@ def test_killed_again_and_again(run: Runner, tmp_path: Path) -> None:
 
 
 def test_lora_resumes_to_the_bit(run: Runner, tmp_path: Path) -> None:
-    lora = {"lora": {"rank": 4, "alpha": 8.0}}
+    lora = {"lora": {"rank": 4, "alpha": 8}}
     whole = run(tmp_path / "whole", **lora)
     assert run(tmp_path / "killed", kill=whole["events"] * 3 // 4, **lora)["status"] == 9
     assert run(tmp_path / "killed", **lora)["status"] == 0

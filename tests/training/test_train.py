@@ -160,7 +160,7 @@ def test_lost_rollouts_vote_nowhere(tmp_path: Path, policy: Path) -> None:
 
 
 def test_lora_trains_adapters_alone(tmp_path: Path, policy: Path) -> None:
-    wanted = recipe(policy, steps=2, lora={"rank": 4, "alpha": 8.0}, loss={"kl": 0.1})
+    wanted = recipe(policy, steps=2, lora={"rank": 4, "alpha": 8}, loss={"kl": 0.1})
     train(wanted, tmp_path)
     stored = load_file(str(tmp_path / "checkpoints/step_00002/trainer.safetensors"))
     names = {name for name in stored if name.startswith("parameter/")}
