@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from evenhand.advantages import advantages
@@ -31,6 +32,7 @@ from evenhand.training.recipe import Recipe
 from evenhand.training.tasks import find_suite, training_tasks
 from evenhand.training.tracking import Tracker, make_tracker, numbers
 from evenhand.training.update import Reference, make_optimiser, update
+from evenhand.training.weigh import weigh
 
 
 def train(
@@ -118,11 +120,22 @@ def train(
                 sampled = time.perf_counter()
 
                 # Observed rewards to advantages, group by group. A lost rollout votes nowhere.
+                group_N = np.arange(len(rollouts)) // recipe.group_size
                 advantages_N = advantages(
                     [None if rollout.lost else rollout.reward for rollout in rollouts],
-                    [n // recipe.group_size for n in range(len(rollouts))],
+                    group_N,
                     recipe.advantage,
                     eps=recipe.advantage_eps,
+                )
+                # Reweighed by the geometry of the rollouts' gradients, where the recipe says so.
+                advantages_N, geometry = weigh(
+                    policy.model,
+                    rollouts,
+                    advantages_N,
+                    group_N,
+                    recipe,
+                    step,
+                    pad=policy.chat.pad,
                 )
                 for rollout, value in zip(rollouts, advantages_N, strict=True):
                     rollout.advantage = None if rollout.lost else float(value)
@@ -142,6 +155,7 @@ def train(
                 metrics: dict[str, Any] = {
                     "step": step,
                     **rollout_metrics(rollouts),
+                    **geometry,
                     "loss": done.loss,
                     "kl": done.kl,
                     "clip_share": done.clip_share,

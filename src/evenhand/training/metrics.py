@@ -14,7 +14,8 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
 
     success, reward: means of the true and of the observed reward over rollouts that were not lost;
         None when all were.
-    contrast: share of the groups whose observed rewards differ; dead_groups: how many do not.
+    contrast: share of the groups whose observed rewards differ; dead_groups: how many do not;
+        zero_variance_share: which share that is.
     spurious_groups: all members truly correct and yet the observed rewards differ;
         all_correct_groups: the groups in which that could have happened.
     lost: rollouts lost to infrastructure; failures: their reasons, counted.
@@ -38,6 +39,7 @@ def rollout_metrics(rollouts: Sequence[Rollout]) -> dict[str, Any]:
         "reward": _mean([r.reward for r in kept]),
         "contrast": alive / len(groups) if groups else None,
         "dead_groups": len(groups) - alive,
+        "zero_variance_share": 1 - alive / len(groups) if groups else None,
         "spurious_groups": sum(spread[name] for name in correct),
         "all_correct_groups": len(correct),
         "lost": len(rollouts) - len(kept),

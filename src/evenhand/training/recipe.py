@@ -15,6 +15,7 @@ from evenhand.draws import Sharing
 from evenhand.errors import UserError
 from evenhand.noise import Noise
 from evenhand.training.configs import read_yaml, read_yaml_text, sentence
+from evenhand.training.weighings import find_weighing
 
 WARMSTART = "warmstart"
 
@@ -139,6 +140,9 @@ class Recipe(Part):
     """independent, paired, blocks(K) or persistent."""
     advantage: str = "centred"
     advantage_eps: float = Field(default=1e-6, ge=0)
+    weigh: str | dict[str, Any] | None = None
+    """What reweighs the advantages before the update: a name of `weighings.WEIGHINGS`, or a mapping
+    of `name` and its parameters. null: nothing, and no gradient geometry is computed or logged."""
     noise: dict[str, Any] = {}
     sampling: SamplingRecipe = SamplingRecipe()
     limits: LimitsRecipe = LimitsRecipe()
@@ -165,6 +169,13 @@ class Recipe(Part):
     @classmethod
     def _advantage(cls, value: str) -> str:
         _as_value_error(lambda: advantage(value))
+        return value
+
+    @field_validator("weigh")
+    @classmethod
+    def _weigh(cls, value: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+        if value is not None:
+            _as_value_error(lambda: find_weighing(value))
         return value
 
     @field_validator("noise")
