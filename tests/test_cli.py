@@ -1,5 +1,6 @@
 """The command: instant help, one sentence and exit 2 on bad input, extras named when missing."""
 
+import json
 import os
 import subprocess
 import sys
@@ -56,10 +57,23 @@ def test_python_m_is_the_command():
 
 
 def test_environments():
-    assert run("environments", "list").stdout.split() == ["database"]
+    assert "database" in run("environments", "list").stdout.split()
+    assert "(environment database needs" in run("environments", "list", missing=["pandas"]).stdout
     shown = run("environments", "show", "database", "--tasks", "1").stdout
     for word in ("query(sql, offset)", "train: ", "challenge: ", "database/test/0: "):
         assert word in shown
+
+
+def test_gold_and_play():
+    done = run("environments", "gold", "database", "--limit", "3", "--forks")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "database: 3/3 earn the full reward" in done.stdout
+    one = run("environments", "gold", "database", "--pool", "test", "--limit", "1", "--json")
+    assert json.loads(one.stdout)["task_id"] == "database/test/0"
+    assert "has no task 'x'" in refused(run("environments", "play", "database", "--task", "x"))
+    assert "database has no pool 'moon'" in refused(
+        run("environments", "gold", "database", "--pool", "moon")
+    )
 
 
 def test_bad_input_is_one_sentence(tmp_path):

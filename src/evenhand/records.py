@@ -32,6 +32,8 @@ class Task:
     family: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
     """What the environment needs to reset and grade; JSON only."""
+    tools: tuple[str, ...] = ()
+    """Names of the tools printed in its opening; all of the suite's when empty."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 import jsonschema
+import numpy as np
 
 
 class Effect(StrEnum):
@@ -21,6 +23,23 @@ class Effect(StrEnum):
     WRITES = "writes"
     STOCHASTIC = "stochastic"
     VOLATILE = "volatile"
+
+
+@dataclass(frozen=True)
+class Latency:
+    """How long a call of a tool takes, for scheduling studies: log-normal, declared, not measured.
+
+    The offline tools here answer in well under a millisecond; what they stand for does not.
+    """
+
+    median_s: float = 0.1
+    spread: float = 0.5
+    """Standard deviation of the natural logarithm of the seconds; 0 is always the median."""
+
+    def seconds(self, stream: np.random.Generator) -> float:
+        """One call's seconds. Give it `schedule.stream("latency", tool, resource, repeat)`, so that
+        who shares the draw is the schedule's say."""
+        return self.median_s * math.exp(self.spread * float(stream.standard_normal()))
 
 
 @dataclass(frozen=True)
@@ -42,6 +61,11 @@ class Tool:
     """True when the result holds `rows` that can be cut to a page and read on from an `offset`."""
     clock_argument: str | None = None
     """The argument, in seconds, by which a call of this tool moves the rollout's clock (wait)."""
+    speech: bool = False
+    """True for the one control tool that hears a turn without a call, as its argument `text`. Its
+    result, a plain string, is the user's next message. It is not printed to the policy."""
+    latency: Latency = Latency()
+    """A model for scheduling studies; nothing waits for it."""
     timeout_s: float = 30.0
     """After this many seconds of wall time the call is an infrastructure failure."""
     version: str = "1"

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
-from evenhand.errors import UserError
 from evenhand.records import Rollout, Task
 from evenhand.training.metrics import rollout_metrics
-from evenhand.training.tasks import evaluation_tasks, find_suite, training_tasks
+from evenhand.training.tasks import evaluation_tasks, training_tasks
 
 POOL = [Task(f"t{n}", "e", "p") for n in range(10)]
 
@@ -31,15 +28,6 @@ def test_evaluation_tasks_are_nested_and_fixed() -> None:
     assert few == more[:3]
     assert sorted(t.id for t in evaluation_tasks(POOL, "test", None)) == sorted(t.id for t in POOL)
     assert evaluation_tasks(POOL, "validation", 6) != more
-
-
-def test_suites_by_name() -> None:
-    assert find_suite("training_toys:Colours").name == "colours"
-    for bad in ("training_toys:Nothing", "no_such_module:Suite"):
-        with pytest.raises(UserError, match="cannot be imported"):
-            find_suite(bad)
-    with pytest.raises(UserError, match="unknown environment 'atari'"):
-        find_suite("atari")
 
 
 def rollout(group: str, true: float | None, seen: float | None, lost: str | None = None) -> Rollout:

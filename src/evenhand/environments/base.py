@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from evenhand.draws import pick
+from evenhand.errors import UserError
 from evenhand.records import Call, Result, Task
 from evenhand.tools import Tool
 
 POOLS = ("train", "validation", "test", "challenge")
+SHARES = {"train": 0.70, "validation": 0.10, "test": 0.10, "challenge": 0.10}
 
 
 class Environment(Protocol):
@@ -19,6 +23,7 @@ class Environment(Protocol):
     """
 
     tools: Mapping[str, Tool]
+    """What may be called now; a user may hand over another tool in mid-episode."""
 
     def reset(self, task: Task) -> None:
         """Start `task` from its own clean state, whatever happened before."""
@@ -43,7 +48,12 @@ class Environment(Protocol):
         ...
 
     def grade(self) -> float:
-        """The true reward of the episode, in [0, 1]; call once, at the end."""
+        """The true reward of the episode, in [0, 1]; it changes nothing."""
+        ...
+
+    def state(self) -> str:
+        """A digest of all that a later result or the grade may depend on, hidden parts included;
+        equal in every process. Slow is fine: it serves checks and caches, not the loop."""
         ...
 
     def fork(self) -> Environment:
@@ -59,6 +69,11 @@ class Suite(Protocol):
 
     name: str
     tools: Mapping[str, Tool]
+    """Every tool of any task; `Task.tools` names the ones that a task's opening prints."""
+    licence: str
+    """Licence of the code and data that the tasks run on, as their packages state it."""
+    arrives: str
+    """How they get onto the machine; nothing of theirs is in this repository."""
 
     def tasks(self, pool: str) -> Sequence[Task]:
         """All tasks of a pool in a fixed order; UserError names the pools when unknown."""
@@ -67,3 +82,23 @@ class Suite(Protocol):
     def make(self) -> Environment:
         """A new environment; cheap, and safe to call from any thread."""
         ...
+
+    def gold(self, task: Task) -> Sequence[Call] | None:
+        """Calls that earn the full reward, the last of which ends the episode; None when none are
+        known, or when they are not the kind that this environment's grade can judge."""
+        ...
+
+
+def pool_of(content: str, shares: Mapping[str, float] = SHARES) -> str:
+    """The one pool that some content belongs to, by its hash: the same on every machine, and
+    unmoved by what else there is. Hash what must never be trained on and tested, not a task's id.
+    """
+    digest = hashlib.blake2b(content.encode(), digest_size=8).digest()
+    return list(shares)[pick(int.from_bytes(digest, "little") / 2**64, list(shares.values()))]
+
+
+def known_pool(suite: str, pool: str) -> str:
+    """`pool`, or UserError with the names there are."""
+    if pool not in POOLS:
+        raise UserError(f"{suite} has no pool {pool!r}: use one of {', '.join(POOLS)}")
+    return pool

@@ -52,7 +52,8 @@ class ChatFormat:
             or r"(?!)"
         )
         self._openings: dict[tuple[str, ...], tuple[list[int], list[int]]] = {}
-        self._result = self._around_result()
+        self._result = self._around("tool")
+        self._user = self._around("user")
 
     def opening(self, prompt: str, tools: Sequence[Tool]) -> list[int]:
         """Tokens of a conversation up to the policy's first turn."""
@@ -73,6 +74,11 @@ class ChatFormat:
         """Tokens that follow the policy's end-of-turn token: the wrapped result, and the opening
         of the policy's next turn."""
         before_ids, after_ids = self._result
+        return [*before_ids, *self.inert(text), *after_ids]
+
+    def user(self, text: str) -> list[int]:
+        """Tokens that follow the policy's end-of-turn token when the user speaks again."""
+        before_ids, after_ids = self._user
         return [*before_ids, *self.inert(text), *after_ids]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -122,12 +128,12 @@ class ChatFormat:
         ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False) if text else []
         return ids
 
-    def _around_result(self) -> tuple[list[int], list[int]]:
+    def _around(self, role: str) -> tuple[list[int], list[int]]:
         text = self.tokenizer.apply_chat_template(
             [
                 {"role": "user", "content": _PROMPT},
                 {"role": "assistant", "content": _TURN},
-                {"role": "tool", "content": _RESULT},
+                {"role": role, "content": _RESULT},
             ],
             add_generation_prompt=True,
             tokenize=False,

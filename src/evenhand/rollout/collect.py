@@ -22,10 +22,11 @@ from evenhand.errors import UserError
 from evenhand.policy.decoder import Decoder, Parked, decoder_for
 from evenhand.policy.model import Policy
 from evenhand.policy.sampler import Batch, Row, Sampling
-from evenhand.records import Rollout
+from evenhand.records import Rollout, Task
 from evenhand.rollout.episode import Episode
 from evenhand.rollout.settings import Limits, Request
 from evenhand.rollout.workers import Workers
+from evenhand.tools import Tool
 
 __all__ = ["Limits", "Request", "Sampling", "collect"]
 
@@ -75,7 +76,7 @@ class _Collection:
         self.policy, self.suite, self.limits = policy, suite, limits
         self.seed, self.sampling, self.progress = seed, sampling, progress
         self.context = min(limits.context, policy.context)
-        self.openings: dict[str, tuple[int, ...]] = {}
+        self.openings: dict[tuple[str, tuple[str, ...]], tuple[int, ...]] = {}
         self.total = len(requests)
         by_group = groupby(enumerate(requests), lambda numbered: numbered[1].group_id)
         self.waiting = deque(deque(group) for _, group in by_group)
@@ -209,26 +210,31 @@ class _Collection:
         self._open([episode for episode in self.starting if self._returned(episode)])
 
     def _episode(self, place: int, request: Request) -> Episode:
-        prompt = request.task.prompt
-        if prompt not in self.openings:
-            opening = self.policy.chat.opening(prompt, list(self.suite.tools.values()))
+        key = (request.task.prompt, request.task.tools)
+        if key not in self.openings:
+            opening = self.policy.chat.opening(request.task.prompt, self._printed(request.task))
             if len(opening) + self.limits.turn_reserve > self.context:
                 raise UserError(
                     f"task {request.task.id}: its opening of {len(opening)} tokens leaves no room"
                     f" for a turn in a context of {self.context}; raise limits.context"
                 )
-            self.openings[prompt] = tuple(opening)
+            self.openings[key] = tuple(opening)
         return Episode(
             request,
             self.suite,
             self.policy.chat,
-            self.openings[prompt],
+            self.openings[key],
             place=place,
             seed=self.seed,
             sampling=self.sampling,
             limits=self.limits,
             context=self.context,
         )
+
+    def _printed(self, task: Task) -> list[Tool]:
+        """The tools that the opening shows: the task's, less the one that hears plain words."""
+        names = task.tools or tuple(self.suite.tools)
+        return [tool for name in names if not (tool := self.suite.tools[name]).speech]
 
     def _open(self, ready: Sequence[Episode]) -> None:
         """Seat episodes whose environment stands; each distinct prompt is computed once."""

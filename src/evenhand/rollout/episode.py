@@ -17,7 +17,7 @@ from evenhand.draws import policy_stream
 from evenhand.environments.base import Environment, Suite
 from evenhand.errors import UserError
 from evenhand.noise import FaultSession
-from evenhand.policy.chat import ChatFormat
+from evenhand.policy.chat import ChatFormat, Parsed
 from evenhand.policy.sampler import Row, Sampling
 from evenhand.records import Call, Draw, Result, Rollout, Turn
 from evenhand.rollout.settings import Limits, Request
@@ -218,15 +218,18 @@ class Episode:
         """Parse, check, refuse or run, and encode the reply."""
         chat, turn = self.chat, outcome.turn
         turn.text = chat.decode(written)
+        assert self.environment is not None
         parsed = chat.parse(turn.text)
         if parsed.call is None and parsed.problem is None:
-            outcome.stop = "no_call"
-            return
+            heard = next((tool for tool in self.environment.tools.values() if tool.speech), None)
+            if heard is None:
+                outcome.stop = "no_call"
+                return
+            parsed = Parsed(Call(heard.name, {"text": turn.text}))
         # A turn cut short lacks its end: the template's own is put there, masked.
         closing = [] if whole else [chat.end_of_turn]
         room = self.context - turn.end - len(closing) - self.limits.turn_reserve
         turn.call = parsed.call
-        assert self.environment is not None
         tool, refused = self._checked(parsed.call, parsed.problem)
         if refused is not None:
             turn.problem, turn.result = str(refused.value["message"]), refused
@@ -247,7 +250,8 @@ class Episode:
             return
         with self._outside(job, "result", self.limits.environment_timeout_s):
             text = turn.result.text
-        reply = chat.result(text)
+        said = tool is not None and tool.speech and isinstance(turn.result.value, str)
+        reply = chat.user(turn.result.value) if said else chat.result(text)
         if len(reply) > self.limits.result_tokens:
             turn.result, reply = self._shortened(turn.result, len(reply))
         if len(reply) > room:

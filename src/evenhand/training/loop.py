@@ -18,6 +18,7 @@ import torch
 from evenhand.advantages import advantages
 from evenhand.draws import Sharing
 from evenhand.environments import Suite
+from evenhand.environments import suite as named_suite
 from evenhand.errors import UserError
 from evenhand.noise import Noise
 from evenhand.policy.model import LoraSettings, Policy, resolve
@@ -29,7 +30,7 @@ from evenhand.training.folder import RunFolder
 from evenhand.training.metrics import rollout_metrics
 from evenhand.training.progress import Quiet, View
 from evenhand.training.recipe import Recipe
-from evenhand.training.tasks import find_suite, training_tasks
+from evenhand.training.tasks import training_tasks
 from evenhand.training.tracking import Tracker, make_tracker, numbers
 from evenhand.training.update import Reference, make_optimiser, update
 from evenhand.training.weigh import weigh
@@ -50,7 +51,7 @@ def train(
         UserError: a missing policy or environment, a locked or foreign folder, an edited recipe.
     """
     view = view or Quiet()
-    suite = suite or find_suite(recipe.environment)
+    suite = suite or named_suite(recipe.environment)
     pool = suite.tasks("train")
     for evaluation in recipe.evaluations:
         requests(suite, recipe, evaluation, step=0)  # a pool that is too small is refused now

@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 
-from evenhand import environments
 from evenhand.draws import keyed_stream
-from evenhand.environments import Suite
-from evenhand.errors import UserError
 from evenhand.records import Task
-
-
-def find_suite(name: str) -> Suite:
-    """The suite of a recipe's `environment`: a known name, or `package.module:Suite`, which is
-    imported and called without arguments. UserError when there is none."""
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        return environments.suite(name)
-    try:
-        made: Suite = getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError) as error:
-        raise UserError(
-            f"environment {name}: cannot be imported ({error}); write package.module:Suite and put"
-            " its folder on PYTHONPATH"
-        ) from error
-    return made
 
 
 def training_tasks(tasks: Sequence[Task], seed: int, step: int, groups: int) -> list[Task]:

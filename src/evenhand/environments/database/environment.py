@@ -135,6 +135,11 @@ class DatabaseEnvironment:
         right = all(same(given, value) for given, value in zip(self._answer, values, strict=True))
         return float(right and self._open.state_hash() == state)
 
+    def state(self) -> str:
+        """The tables, what a stale read would see, and the answer."""
+        past = self._open.past_hash()
+        return f"{self._open.state_hash()}|{past}|{self._answer}"
+
     def fork(self) -> DatabaseEnvironment:
         """An independent copy: tables, change log, past and answer."""
         copy = DatabaseEnvironment()

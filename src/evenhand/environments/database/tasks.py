@@ -7,23 +7,20 @@ validation or test request was ever trained on, in whatever company it stood.
 from __future__ import annotations
 
 import functools
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from evenhand.draws import keyed_stream, pick
-from evenhand.environments.base import POOLS
-from evenhand.environments.database.environment import TOOLS, DatabaseEnvironment
+from evenhand.environments.base import known_pool, pool_of
+from evenhand.environments.database.environment import TOOLS, DatabaseEnvironment, gold
 from evenhand.environments.database.families import FAMILIES, Family
 from evenhand.environments.database.sources import DATABASES
-from evenhand.errors import UserError
-from evenhand.records import Task
+from evenhand.records import Call, Task
 from evenhand.tools import Tool
 
 SIZES = {"train": 2000, "validation": 300, "test": 300, "challenge": 200}
 REQUEST_WEIGHTS = (0.50, 0.35, 0.15)
 """Weights of one, two and three requests, as in the published environment."""
-_SHARES = {"train": 0.70, "validation": 0.10, "test": 0.10, "challenge": 0.10}
 
 
 @dataclass(frozen=True)
@@ -41,16 +38,25 @@ class DatabaseSuite:
 
     name = "database"
     tools: Mapping[str, Tool] = TOOLS
+    licence = "public domain, CC0 (data); BSD-3-Clause (bokeh-sampledata)"
+    arrives = "pip install 'evenhand[environments]'"
 
     def tasks(self, pool: str) -> tuple[Task, ...]:
         """The tasks of `pool`; in `challenge` every task writes."""
-        if pool not in POOLS:
-            raise UserError(f"database has no pool {pool!r}: use one of {', '.join(POOLS)}")
-        return _tasks(pool)
+        return _tasks(known_pool(self.name, pool))
 
     def make(self) -> DatabaseEnvironment:
         """A new, unreset environment."""
         return DatabaseEnvironment()
+
+    def gold(self, task: Task) -> Sequence[Call]:
+        """The gold SQL, then the values that it finds."""
+        _, values = gold(task.data["database"], tuple(task.data["gold"]))
+        calls = [
+            Call("query" if sql.startswith("SELECT") else "write", {"sql": sql})
+            for sql in task.data["gold"]
+        ]
+        return [*calls, Call("answer", {"values": list(values)})]
 
 
 @functools.cache
@@ -103,12 +109,6 @@ def requests_of(task: Task) -> list[Request]:
         family = FAMILIES[data["family"]]
         made.append(Request(family, data["slots"], "", family.sql.format(**data["slots"])))
     return made
-
-
-def pool_of(sql: str) -> str:
-    """The one pool that a request belongs to."""
-    digest = hashlib.blake2b(sql.encode(), digest_size=8).digest()
-    return list(_SHARES)[pick(int.from_bytes(digest, "little") / 2**64, list(_SHARES.values()))]
 
 
 def _prompt(words: list[str]) -> str:

@@ -128,6 +128,16 @@ class World:
         joined = ",".join(f"{table}:{delta % (1 << 128):032x}" for table, delta in deltas.items())
         return hashlib.blake2b(joined.encode(), digest_size=16).hexdigest()
 
+    def past_hash(self) -> str:
+        """`state_hash` of what a stale read would see; "" before any write."""
+        if self._before_write is None:
+            return ""
+        past = World(self.database, self._before_write)
+        try:
+            return past.state_hash()
+        finally:
+            past.close()
+
     def fork(self) -> World:
         """An independent copy of this state, its change log and its past."""
         copy = World(self.database, self._connection.serialize())

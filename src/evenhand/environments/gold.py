@@ -1,0 +1,104 @@
+"""Gold replay: the calls that a suite says are right, run as a policy's would be, and graded.
+
+Three questions a task: do they earn the full reward; is it refused when the last of them is left
+out; and does an episode that is forked before every call come to the same results, states and
+grade? Plain words to the user (`Tool.speech`) only end a turn, so the call left out is the last one
+before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from evenhand.environments.base import Environment, Suite
+from evenhand.errors import EvenhandError
+from evenhand.records import Call, Task
+
+
+@dataclass(frozen=True)
+class Path:
+    """One run of a sequence of calls."""
+
+    texts: tuple[str, ...]
+    """What the policy was told, call by call."""
+    states: tuple[str, ...]
+    """The state after each call; empty unless asked for."""
+    reward: float
+    finished: bool
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What became of one task's gold calls."""
+
+    task_id: str
+    calls: int
+    reward: float
+    finished: bool
+    shortened: float
+    """The reward without the last call."""
+    forks_agree: bool | None = None
+    """None when it was not tried."""
+
+    @property
+    def whole(self) -> bool:
+        """Full reward, and the episode over."""
+        return self.reward == 1.0 and self.finished
+
+    @property
+    def refused(self) -> bool:
+        """Less than the full reward without the last call."""
+        return self.shortened < 1.0
+
+
+def run(suite: Suite, task: Task, calls: Sequence[Call], *, fork: bool, states: bool) -> Path:
+    """Run `calls` on a new environment; with `fork`, each call on a fork of the one before.
+
+    EvenhandError names the task and the call that its own tools' schemas do not admit.
+    """
+    environment: Environment = suite.make()
+    texts, seen = [], []
+    try:
+        environment.reset(task)
+        for call in calls:
+            tool = environment.tools.get(call.tool)
+            problem = "no such tool" if tool is None else tool.problem(call.arguments)
+            if problem is not None:
+                raise EvenhandError(f"task {task.id}: gold call {call.tool}: {problem}")
+            if fork:
+                environment, old = environment.fork(), environment
+                old.close()
+            texts.append(environment.call(call).text)
+            if states:
+                seen.append(environment.state())
+        return Path(tuple(texts), tuple(seen), environment.grade(), environment.finished)
+    finally:
+        environment.close()
+
+
+def replay(suite: Suite, task: Task, *, forks: bool = False) -> Replay | None:
+    """Replay one task's gold; None when it has none."""
+    gold = suite.gold(task)
+    if gold is None:
+        return None
+    gold = list(gold)
+    whole = run(suite, task, gold, fork=False, states=forks)
+    agree = run(suite, task, gold, fork=True, states=True) == whole if forks else None
+    last = max((n for n, call in enumerate(gold) if not suite.tools[call.tool].speech), default=0)
+    short = run(suite, task, [*gold[:last], *gold[last + 1 :]], fork=False, states=False)
+    return Replay(task.id, len(gold), whole.reward, whole.finished, short.reward, agree)
+
+
+def summary(replays: Iterable[Replay]) -> str:
+    """One line: how many were whole, refused, forked alike."""
+    done = list(replays)
+    parts = [
+        f"{sum(each.whole for each in done)}/{len(done)} earn the full reward",
+        f"{sum(each.refused for each in done)}/{len(done)} are refused without their last call",
+        f"{sum(each.calls for each in done)} calls",
+    ]
+    if any(each.forks_agree is not None for each in done):
+        agree = sum(bool(each.forks_agree) for each in done)
+        parts.append(f"forks equal replays in {agree}/{len(done)}")
+    return "; ".join(parts)
