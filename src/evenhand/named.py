@@ -44,8 +44,11 @@ def pick_named(
 
 
 def _check(where: str, value: Any, default: Any) -> None:
-    """A value must be of its default's type; a whole number is a number too."""
+    """A value must be of its default's type; a whole number is a number too, and a parameter whose
+    default is null takes a number."""
     if default is None:
+        if value is not None:
+            _check(where, value, 0.0)
         return
     kinds: dict[type, tuple[tuple[type, ...], str]] = {
         bool: ((bool,), "true or false"),

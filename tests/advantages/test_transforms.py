@@ -51,6 +51,13 @@ def test_batch_std_after_centring_is_that_of_the_centred() -> None:
     np.testing.assert_allclose(before * np.std(rewards), after / 2)
 
 
+# What may be nonzero in a group without contrast, does not sum to 0, or takes two levels only.
+QUIET = [name for name in ADVANTAGES if name != "ebpo"]
+BALANCED = [
+    name for name in QUIET if name not in ("median", "mc_grpo", "perturbed", "sign_balance")
+]
+
+
 @pytest.mark.parametrize("name", ADVANTAGES)
 def test_lost_rollouts_vote_nowhere(name: str) -> None:
     """A lost rollout must look exactly as if it had never been started."""
@@ -61,7 +68,7 @@ def test_lost_rollouts_vote_nowhere(name: str) -> None:
     np.testing.assert_array_equal(got[kept], advantages(rewards[kept], groups[kept], name))
     assert (got[~kept] == 0).all()
     assert got[8] == 0, "the only voter of its group"
-    assert got[0] > 0 > got[2]
+    assert got[0] > 0 >= got[2]
 
 
 @pytest.mark.parametrize("name", ADVANTAGES)
@@ -70,11 +77,11 @@ def test_none_is_lost(name: str) -> None:
     np.testing.assert_array_equal(with_none, advantages([1.0, NAN, 0.0], [0, 0, 0], name))
 
 
-@pytest.mark.parametrize("name", ADVANTAGES)
+@pytest.mark.parametrize("name", [n for n in QUIET if n != "perturbed"])
 def test_no_contrast_is_exactly_zero(name: str) -> None:
     """0.1 three times has a rounding error in its mean; a dead group must still be exactly dead."""
     got = advantages([0.1, 0.1, 0.1, 1, 0], [5, 5, 5, 9, 9], name)
-    assert (got[:3] == 0).all() and got[3] > 0
+    assert (got[:3] == 0).all() and got[3] > got[4]
     assert (advantages([0.1] * 3, [0] * 3, name) == 0).all()
     assert advantages([], [], name).shape == (0,)
     assert (advantages([NAN, NAN], [0, 0], name) == 0).all()
@@ -91,7 +98,7 @@ def test_a_lone_voter_does_not_move_the_batch_deviation() -> None:
         min_size=1,
         max_size=24,
     ),
-    st.sampled_from(sorted(ADVANTAGES)),
+    st.sampled_from(sorted(BALANCED)),
     st.randoms(use_true_random=False),
 )
 def test_order_and_labels_do_not_matter(rows: list[tuple[float, int]], name: str, random) -> None:  # type: ignore[no-untyped-def]
@@ -107,7 +114,11 @@ def test_order_and_labels_do_not_matter(rows: list[tuple[float, int]], name: str
 
 
 def test_unknown_name() -> None:
-    with pytest.raises(UserError, match="unknown advantage 'grpo': use centred, leave_one_out"):
-        advantages([1, 0], [0, 0], "grpo")
+    with pytest.raises(UserError, match="unknown advantage 'gprpo': use centred, leave_one_out"):
+        advantages([1, 0], [0, 0], "gprpo")
+    with pytest.raises(UserError, match="advantage ebpo: unknown parameter 'tau'; it takes eps, w"):
+        advantages([1, 0], [0, 0], {"name": "ebpo", "tau": 1})
+    with pytest.raises(UserError, match="shrinkage weight is 2"):
+        advantages([1, 0], [0, 0], {"name": "ebpo", "weight": 2})
     with pytest.raises(ValueError, match="flat"):
         advantages([1, 0], [0], "centred")

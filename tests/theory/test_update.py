@@ -204,7 +204,8 @@ def test_a_bandit_can_be_bent_without_being_reversed():
         (lambda: Bandit.of_rewards([0.5, 0.5], [[0, 1]], [0.5, 0.5]), "1 x 2, but there are 2"),
         (lambda: expected_update(SUCCESS, 1), "at least 2"),
         (lambda: expected_update(SUCCESS, 4, "shared"), "unknown sharing"),
-        (lambda: expected_update(SUCCESS, 4, "paired", "grpo"), "unknown advantage"),
+        (lambda: expected_update(SUCCESS, 4, "paired", "gprpo"), "unknown advantage"),
+        (lambda: expected_update(SUCCESS, 4, "paired", "pooled_std"), "looks beyond the group"),
         (lambda: expected_update(SUCCESS, 4, scale="batch_std", groups=0), "at least 1"),
         (lambda: expected_update(SUCCESS, 10**5), "too large to enumerate"),
         (

@@ -81,40 +81,55 @@ def hand_loss(
     advantages: list[float],
     loss: Any,
 ) -> tuple[torch.Tensor, int]:
-    """The objective as a textbook writes it; and how many tokens the clip holds."""
+    """The objective as a textbook writes it; and how many tokens the correction changed."""
     total_tokens = sum(sum(r.mask) for r in rollouts)
-    total, clipped = torch.zeros((), dtype=torch.float64), 0
+    by_group = {g: sum(sum(r.mask) for r in rollouts if r.group_id == g) for g in "01"}
+    total, changed = torch.zeros((), dtype=torch.float64), 0
     for rollout, advantage in zip(rollouts, advantages, strict=True):
         now = hand_logprobs(model, rollout.tokens)
         before = hand_logprobs(initial, rollout.tokens) if initial is not None else None
+        spoken = [t for t, chosen in enumerate(rollout.mask) if chosen]
+        product = torch.ones((), dtype=torch.float64)
+        for t in spoken:
+            product = product * torch.exp(now[t]) / math.exp(rollout.logprobs[t])
         terms = []
-        for t, chosen in enumerate(rollout.mask):
-            if not chosen:
-                continue
-            ratio = torch.exp(now[t] - rollout.logprobs[t])
+        for t in spoken:
+            ratio = {
+                "token": torch.exp(now[t]) / math.exp(rollout.logprobs[t]),
+                "gspo": product ** (1 / len(spoken)),
+                "sequence": product,
+            }[loss.ratio]
             low, high = 1 - loss.clip_low, 1 + loss.clip_high
-            if advantage > 0:
-                held = bool(ratio > high)
-                term = high * advantage if held else ratio * advantage
-            elif advantage < 0:
-                held = bool(ratio < low)
-                term = low * advantage if held else ratio * advantage
+            weight = float(ratio.detach())
+            if loss.objective == "clip":
+                held = bool(ratio > high) if advantage > 0 else bool(ratio < low)
+                held = held and advantage != 0
+                term = (high if advantage > 0 else low) * advantage if held else ratio * advantage
+            elif loss.objective == "truncate":
+                held = weight > loss.cap
+                term = min(weight, loss.cap) * advantage * now[t]
+            elif loss.objective == "mask":
+                held = not 1 / loss.cap <= weight <= loss.cap
+                term = 0.0 if held else weight * advantage * now[t]
             else:
-                held, term = False, 0.0
-            clipped += held
+                held, term = False, advantage * now[t]
+            changed += held
             if before is not None:
                 d = (before[t] - now[t]).exp()
-                term = term - loss.kl * (d - torch.log(d) - 1)
+                k = {"k1": -torch.log(d), "k2": torch.log(d) ** 2 / 2, "k3": d - torch.log(d) - 1}
+                term = term - loss.kl * k[loss.kl_estimator]
             terms.append(torch.as_tensor(term, dtype=torch.float64))
         summed = torch.stack(terms).sum()
         match loss.aggregation:
             case "token":
                 total = total - summed / total_tokens
+            case "group":
+                total = total - summed / by_group[rollout.group_id] / 2
             case "sequence":
                 total = total - summed / len(terms) / len(rollouts)
             case "constant":
                 total = total - summed / (len(rollouts) * loss.constant)
-    return total, clipped
+    return total, changed
 
 
 def make(loss: dict[str, Any] | None = None, **optimiser: Any) -> Recipe:
@@ -135,32 +150,117 @@ def grads(model: LlamaForCausalLM) -> torch.Tensor:
 ADVANTAGES = np.array([0.5, -1.5, 0.0, 2.0, -0.25, 0.0])
 
 
-@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
-@pytest.mark.parametrize("kl", [0.0, 0.3])
-@pytest.mark.parametrize("budget", [1, 40, 10_000])
-def test_gradient_is_that_of_the_written_objective(
-    aggregation: str, kl: float, budget: int
-) -> None:
+AGGREGATIONS = ["token", "group", "sequence", "constant"]
+
+
+def check_gradient(
+    loss: dict[str, Any], budget: int = 40, flip: int | None = None
+) -> tuple[int, int]:
+    """Compare with autograd through the written objective; (tokens changed, tokens)."""
     model, initial = tiny(0), tiny(1)
     rollouts = make_rollouts(model)
-    recipe = make({"aggregation": aggregation, "kl": kl}, token_budget=budget)
-    expected, clipped = hand_loss(
-        model, initial if kl else None, rollouts, ADVANTAGES.tolist(), recipe.loss
+    recipe = make(loss, token_budget=budget)
+    kl = recipe.loss.kl
+    values = ADVANTAGES.copy()
+    if flip is not None:
+        values[flip] *= -1
+    expected, changed = hand_loss(
+        model, initial if kl else None, rollouts, values.tolist(), recipe.loss
     )
     wanted = torch.autograd.grad(expected, list(model.parameters()))
     wanted_flat = torch.cat([g.flatten() for g in wanted])
 
     result = gradient(
-        model, rollouts, ADVANTAGES, recipe, reference=Reference(initial) if kl else None
+        model,
+        rollouts,
+        values,
+        recipe,
+        reference=Reference(initial) if kl else None,
+        skip_zeros=False,
     )
-    torch.testing.assert_close(grads(model), wanted_flat, rtol=1e-9, atol=1e-12)
-    assert result.loss == pytest.approx(expected.item(), rel=1e-9)
-    assert result.clipped == clipped
-    assert 0 < clipped < sum(sum(r.mask) for r in rollouts), "the clip is active, and not always"
+    torch.testing.assert_close(grads(model), wanted_flat, rtol=1e-8, atol=1e-11)
+    assert result.loss == pytest.approx(expected.item(), rel=1e-8)
+    assert result.clipped == changed
     assert wanted_flat.norm() > 1e-3
+    return changed, sum(sum(r.mask) for r in rollouts)
 
 
-@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@pytest.mark.parametrize("kl", [0.0, 0.3])
+@pytest.mark.parametrize("budget", [1, 40, 10_000])
+def test_gradient_is_that_of_the_written_objective(
+    aggregation: str, kl: float, budget: int
+) -> None:
+    changed, tokens = check_gradient({"aggregation": aggregation, "kl": kl}, budget)
+    assert 0 < changed < tokens, "the clip is active, and not always"
+
+
+@pytest.mark.parametrize("ratio", ["token", "gspo", "sequence"])
+@pytest.mark.parametrize("objective", ["clip", "truncate", "mask", "none"])
+def test_every_objective_and_ratio(objective: str, ratio: str) -> None:
+    loss = {"objective": objective, "ratio": ratio, "cap": 1.1, "aggregation": "sequence"}
+    changed, tokens = check_gradient({**loss, "clip_low": 0.01, "clip_high": 0.02}, flip=1)
+    assert objective == "none" or 0 < changed < tokens
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_every_divergence(estimator: str) -> None:
+    check_gradient({"kl": 0.3, "kl_estimator": estimator, "aggregation": "token"})
+
+
+def test_what_the_divergences_are_unbiased_for() -> None:
+    """Over all tokens of a softmax: the numbers, and the gradients as losses."""
+    from evenhand.training.loss import divergence
+
+    logits = torch.tensor([0.3, -0.8, 1.1, 0.0], dtype=torch.float64, requires_grad=True)
+    reference = torch.log_softmax(torch.tensor([0.0, 0.5, 0.2, -1.0], dtype=torch.float64), 0)
+    logprobs = torch.log_softmax(logits, 0)
+    p = logprobs.exp().detach()
+    forward = (logprobs.exp() * (logprobs - reference)).sum()
+    backward = (reference.exp() * (reference - logprobs)).sum()
+    to = {
+        name: torch.autograd.grad(kl, logits, retain_graph=True)[0]
+        for name, kl in (("forward", forward), ("backward", backward))
+    }
+    wanted = {"k1": torch.zeros(4).double(), "k2": to["forward"], "k3": to["backward"]}
+    for name, gradient_V in wanted.items():
+        mean = (p * divergence(logprobs, reference, name)).sum()
+        torch.testing.assert_close(
+            torch.autograd.grad(mean, logits, retain_graph=True)[0], gradient_V, atol=1e-14, rtol=0
+        )
+        assert name == "k2" or mean.item() == pytest.approx(forward.item())
+    assert (to["forward"] - to["backward"]).abs().max() > 0.01
+
+
+def test_truncated_weights_make_an_off_policy_mean_right() -> None:
+    """Over all tokens: E_q[min(p/q, C) A ∇log p] is the gradient where no ratio exceeds C, and for
+    a nucleus lacks exactly the tokens outside."""
+    from evenhand.training.loss import surrogate
+
+    logits = torch.tensor([[0.3, -0.8, 1.1, 0.0]], dtype=torch.float64, requires_grad=True)
+    reward = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
+    logprobs_V = torch.log_softmax(logits / TEMPERATURE, -1)[0]
+    hot_V = torch.log_softmax(logits.detach()[0] / 1.5, -1)
+    inside = torch.tensor([True, False, True, True])
+    nucleus_V = torch.log_softmax(hot_V.masked_fill(~inside, -torch.inf), -1)
+    settings = make({"objective": "truncate", "cap": 10.0}).loss
+    for behaviour_V, reached in ((hot_V, inside | True), (nucleus_V, inside)):
+        tokens = reached.nonzero().flatten()
+        loss = surrogate(
+            logprobs_V[tokens].unsqueeze(1),
+            behaviour_V[tokens].unsqueeze(1),
+            reward[tokens],
+            torch.ones(len(tokens), 1, dtype=torch.bool),
+            settings,
+            behaviour_V[tokens].exp(),  # each token as often as it is drawn
+        ).total
+        (got,) = torch.autograd.grad(-loss, logits, retain_graph=True)
+        mean = (logprobs_V.exp() * reward * reached).sum()
+        (wanted,) = torch.autograd.grad(mean, logits, retain_graph=True)
+        torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("aggregation", AGGREGATIONS)
 def test_skipping_zero_advantages_is_exact(aggregation: str) -> None:
     model = tiny(0)
     rollouts = make_rollouts(model)

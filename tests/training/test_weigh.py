@@ -18,7 +18,7 @@ from evenhand.training.update import gradient
 from evenhand.training.weigh import gram, numbers_of, weigh
 
 
-@pytest.mark.parametrize("aggregation", ["token", "sequence", "constant"])
+@pytest.mark.parametrize("aggregation", ["token", "group", "sequence", "constant"])
 def test_the_gram_is_of_the_update(aggregation: str) -> None:
     """On policy, ‖gradient of the loss‖² = aᵀKa, whatever the aggregation."""
     model = tiny(0)

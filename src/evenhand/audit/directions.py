@@ -10,13 +10,15 @@ from statistics import NormalDist
 
 import numpy as np
 
-from evenhand.advantages import ADVANTAGES, advantages
+from evenhand.advantages import advantages
 from evenhand.audit.finding import Finding, Verdict, by, dense, unknown
 from evenhand.audit.log import Bools, Floats, Ints, Log
 from evenhand.statistics import Interval
 
 COLUMNS = 16
 """Actions kept apart in a unit; rarer ones share the last column."""
+COMPARED = ("centred", "leave_one_out", "group_std", "batch_std")
+"""Advantages whose expected updates are told; each sums to 0 over a group."""
 RECORD = "audit more groups of each task, and record calls or completions"
 Z = 1.959963984540054
 
@@ -39,7 +41,7 @@ def reversal(log: Log) -> Finding:
     column_N = _columns(unit_N, log.first_N[use_N])
     cell_N = group_N * COLUMNS + column_N
     updates = {}
-    for name in ADVANTAGES:
+    for name in COMPARED:
         a_N = advantages(reward_N, group_N, name)
         sums = by(cell_N, a_N, groups * COLUMNS).reshape(groups, COLUMNS)
         updates[name] = sums / size_M[:, None]

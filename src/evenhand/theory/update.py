@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from evenhand.advantages import Transform, advantages
+from evenhand.advantages import BATCHWISE, Transform, advantages
 from evenhand.draws import Sharing
 from evenhand.errors import UserError
 from evenhand.theory.bandit import Bandit
@@ -57,7 +57,7 @@ def expected_update(
         sharing: who shares a schedule. `persistent` is one schedule for all groups of all steps;
             it is averaged over which one that is.
         scale: a name of `advantages.ADVANTAGES`, or a transform of one's own that looks at nothing
-            outside the group.
+            outside the group; `pooled_std` and `ebpo`, which do, are refused.
         eps: added to standard deviations.
         groups: for `batch_std`, the groups of this bandit in a batch; None for the limit of many,
             in which the deviation is a constant.
@@ -66,6 +66,8 @@ def expected_update(
     """
     sharing = Sharing.parse(sharing) if isinstance(sharing, str) else sharing
     group(group_size)
+    if scale in BATCHWISE and scale != "batch_std":
+        raise UserError(f"{scale} looks beyond the group: of those, only batch_std is enumerated")
     if groups is not None and groups < 1:
         raise UserError(f"groups {groups}: a batch holds at least 1")
     # Persistent groups share a schedule with each other too. Only the batch's deviation sees that.

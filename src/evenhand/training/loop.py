@@ -30,9 +30,10 @@ from evenhand.training.folder import RunFolder
 from evenhand.training.metrics import rollout_metrics
 from evenhand.training.progress import Quiet, View
 from evenhand.training.recipe import Recipe
+from evenhand.training.selection import ancestry, selected
 from evenhand.training.tasks import training_tasks
 from evenhand.training.tracking import Tracker, make_tracker, numbers
-from evenhand.training.update import Reference, make_optimiser, update
+from evenhand.training.update import make_optimiser, make_reference, update
 from evenhand.training.weigh import weigh
 
 
@@ -65,7 +66,7 @@ def train(
             return
         lora = LoraSettings(**recipe.lora.model_dump()) if recipe.lora else None
         policy = Policy.load(recipe.policy, lora)
-        reference = Reference(policy.model) if recipe.loss.kl > 0 else None
+        reference = make_reference(policy, recipe)
         optimiser = make_optimiser(policy.model, recipe)
         at = run.rewind()
         if at is not None:
@@ -120,31 +121,36 @@ def train(
                 )
                 sampled = time.perf_counter()
 
-                # Observed rewards to advantages, group by group. A lost rollout votes nowhere.
+                # Observed rewards to advantages, group by group. What is lost or filtered out votes
+                # nowhere and is not trained on.
                 group_N = np.arange(len(rollouts)) // recipe.group_size
+                chosen_N = selected(rollouts, group_N, recipe)
+                parent_N, fork_at_N = ancestry(rollouts, group_N)
                 advantages_N = advantages(
-                    [None if rollout.lost else rollout.reward for rollout in rollouts],
+                    [r.reward if use else None for r, use in zip(rollouts, chosen_N, strict=True)],
                     group_N,
                     recipe.advantage,
-                    eps=recipe.advantage_eps,
-                )
+                    parent_N=parent_N,
+                    fork_at_N=fork_at_N,
+                )[chosen_N]
                 # Reweighed by the geometry of the rollouts' gradients, where the recipe says so.
+                trained = [rollouts[n] for n in np.flatnonzero(chosen_N)]
                 advantages_N, geometry = weigh(
                     policy.model,
-                    rollouts,
+                    trained,
                     advantages_N,
-                    group_N,
+                    group_N[chosen_N],
                     recipe,
                     step,
                     pad=policy.chat.pad,
                 )
-                for rollout, value in zip(rollouts, advantages_N, strict=True):
-                    rollout.advantage = None if rollout.lost else float(value)
+                for rollout, value in zip(trained, advantages_N, strict=True):
+                    rollout.advantage = float(value)
 
                 done = update(
                     policy.model,
                     optimiser,
-                    rollouts,
+                    trained,
                     advantages_N,
                     recipe,
                     step,
@@ -156,6 +162,7 @@ def train(
                 metrics: dict[str, Any] = {
                     "step": step,
                     **rollout_metrics(rollouts),
+                    "filtered": sum(not r.lost for r in rollouts) - len(trained),
                     **geometry,
                     "loss": done.loss,
                     "kl": done.kl,

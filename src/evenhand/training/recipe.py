@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from evenhand.advantages import advantage
+from evenhand.advantages import advantage, find_filter
 from evenhand.draws import Sharing
 from evenhand.errors import UserError
 from evenhand.noise import Noise
@@ -77,18 +77,38 @@ class OptimiserRecipe(Part):
 
 
 class LossRecipe(Part):
-    """The clipped surrogate."""
+    """How advantages become a loss. r is the policy's probability of a token over the logged one,
+    at which it was sampled: temperature, top-p and all."""
 
+    objective: Literal["clip", "truncate", "mask", "none"] = "clip"
+    """`clip`: min(r A, clip(r) A), as PPO. The others weigh A log p: `truncate`, by min(r, cap)
+    (truncated importance sampling); `mask`, by r where it lies in [1 / cap, cap] and by 0
+    elsewhere; `none`, by 1, as if every sample were the policy's own."""
+    ratio: Literal["token", "gspo", "sequence"] = "token"
+    """Of what r is taken: each token; the geometric mean over a rollout's tokens, one for all of
+    them (GSPO, arXiv 2507.18071); or their product, the whole rollout's, which alone corrects
+    without bias and varies most."""
     clip_low: float = Field(default=0.2, gt=0, le=1)
     clip_high: float = Field(default=0.2, gt=0)
-    aggregation: Literal["token", "sequence", "constant"] = "constant"
-    """How token losses are averaged: `token`, over all model tokens of the minibatch; `sequence`,
-    over each rollout's tokens and then over rollouts; `constant`, summed over a rollout's tokens,
-    averaged over rollouts and divided by `constant`: the policy gradient itself, up to a factor
-    (Dr.GRPO). Only the last leaves the expected update untouched by how long rollouts are."""
+    cap: float = Field(default=2.0, gt=0)
+    """Of `truncate` and `mask`."""
+    aggregation: Literal["token", "group", "sequence", "constant"] = "constant"
+    """How token losses are averaged: `token`, over all model tokens of the minibatch (DAPO's, as
+    implementations have it); `group`, over those of each group and then over groups (DAPO's, as
+    arXiv 2503.14476 prints it); `sequence`, over each rollout's tokens and then over rollouts
+    (GRPO's); `constant`, summed over a rollout's tokens, averaged over rollouts and divided by
+    `constant`: the policy gradient itself, up to a factor (Dr.GRPO). Only the last leaves the
+    expected update untouched by how long rollouts are."""
     constant: float = Field(default=64.0, gt=0)
     kl: float = Field(default=0.0, ge=0)
-    """Weight of the divergence from the initial policy (the k3 estimator, by sampled token)."""
+    """Weight of the divergence from `reference`, by sampled token."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """With d = log reference - log policy: k1 = -d, k2 = d²/2, k3 = exp(d) - d - 1. As numbers k1
+    and k3 are unbiased for KL(policy || reference). As losses on the policy's own samples their
+    gradients are, in expectation: k1's 0; k2's that of KL(policy || reference); k3's that of
+    KL(reference || policy)."""
+    reference: str = "initial"
+    """The policy that `kl` measures from: `initial`, that of the run's start, or a folder."""
 
 
 class LoraRecipe(Part):
@@ -138,8 +158,10 @@ class Recipe(Part):
     group_size: int = Field(default=8, ge=1)
     sharing: str = "independent"
     """independent, paired, blocks(K) or persistent."""
-    advantage: str = "centred"
-    advantage_eps: float = Field(default=1e-6, ge=0)
+    advantage: str | dict[str, Any] = "centred"
+    """A name of `advantages.ADVANTAGES`, or a mapping of `name` and its parameters."""
+    filter: str | dict[str, Any] | None = None
+    """Which rollouts are trained on at all: `dynamic`, `roc`, or a mapping with parameters."""
     weigh: str | dict[str, Any] | None = None
     """What reweighs the advantages before the update: a name of `weighings.WEIGHINGS`, or a mapping
     of `name` and its parameters. null: nothing, and no gradient geometry is computed or logged."""
@@ -167,8 +189,15 @@ class Recipe(Part):
 
     @field_validator("advantage")
     @classmethod
-    def _advantage(cls, value: str) -> str:
+    def _advantage(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
         _as_value_error(lambda: advantage(value))
+        return value
+
+    @field_validator("filter")
+    @classmethod
+    def _filter(cls, value: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
+        if value is not None:
+            _as_value_error(lambda: find_filter(value))
         return value
 
     @field_validator("weigh")
@@ -191,15 +220,16 @@ class Recipe(Part):
                 "temperature 0 cannot be trained on, because every rollout of a group would be the"
                 " same; set it above 0 (an evaluation may have its own sampling)"
             )
-        if value.top_p < 1:
-            raise ValueError(
-                "top_p below 1 cannot be trained on, because a token outside the new nucleus would"
-                " have a ratio of zero; set top_p to 1 (an evaluation may have its own sampling)"
-            )
         return value
 
     @model_validator(mode="after")
     def _names(self) -> Recipe:
+        if self.sampling.top_p < 1 and self.loss.objective not in ("truncate", "mask"):
+            raise ValueError(
+                "sampling.top_p below 1 draws from another law than the one that is trained, so"
+                " that ratios start below 1; set it to 1, or loss.objective to truncate or mask,"
+                " which correct for it up to the tokens outside the nucleus"
+            )
         names = [e.name for e in self.evaluations]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -244,7 +274,7 @@ def make_recipe(data: dict[str, Any], where: str = "recipe") -> Recipe:
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe. A relative `policy` folder is taken from the recipe's own folder.
+    """Read a recipe. Relative folders of policies are taken from the recipe's own folder.
 
     Args:
         path: the YAML file.
@@ -258,6 +288,9 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         _override(data, override)
     if isinstance(data.get("policy"), str) and data["policy"] != WARMSTART:
         data["policy"] = str((path.parent / Path(data["policy"]).expanduser()).resolve())
+    loss = data.get("loss")
+    if isinstance(loss, dict) and loss.get("reference", "initial") not in ("initial", WARMSTART):
+        loss["reference"] = str((path.parent / Path(str(loss["reference"])).expanduser()).resolve())
     return make_recipe(data, str(path))
 
 

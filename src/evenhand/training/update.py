@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from evenhand.draws import keyed_stream
-from evenhand.errors import EvenhandError
+from evenhand.errors import EvenhandError, UserError
+from evenhand.policy.model import Policy
 from evenhand.records import Rollout
 from evenhand.training.batches import pack, pick_BT
 from evenhand.training.forward import token_logprobs
-from evenhand.training.loss import Denominators, surrogate
+from evenhand.training.loss import row_weights, surrogate
 from evenhand.training.recipe import Recipe
 
 
@@ -28,7 +29,8 @@ class Update:
     kl: float | None
     """Mean over tokens of the divergence from the initial policy; None when it is not computed."""
     clip_share: float | None
-    """Share of the minibatches' model tokens that the clip left without a gradient."""
+    """Share of the minibatches' model tokens that the clip, cap or mask changed: those that `clip`
+    and `mask` leave without a gradient."""
     grad_norm: float | None
     """Euclidean norm before clipping."""
     behaviour_gap: float | None
@@ -38,7 +40,7 @@ class Update:
 
 
 class Reference:
-    """The initial policy, for the divergence: a frozen copy, or the base below LoRA adapters."""
+    """A frozen policy, for the divergence: a copy, or the base below LoRA adapters."""
 
     def __init__(self, model: Any) -> None:
         self._adapted = hasattr(model, "disable_adapter")
@@ -53,6 +55,25 @@ class Reference:
         )
         with torch.no_grad(), off:
             return token_logprobs(self._model, tokens_BT, mask_BT, temperature)
+
+
+def make_reference(policy: Policy, recipe: Recipe) -> Reference | None:
+    """The reference that the recipe's divergence is measured from; None where its weight is 0.
+
+    UserError when its vocabulary is not the policy's.
+    """
+    if recipe.loss.kl == 0:
+        return None
+    if recipe.loss.reference == "initial":
+        return Reference(policy.model)
+    other = Policy.load(recipe.loss.reference)
+    own, its = (p.model.get_input_embeddings().num_embeddings for p in (policy, other))
+    if own != its:
+        raise UserError(
+            f"loss.reference {recipe.loss.reference} has {its} tokens and the policy {own}: give a"
+            " policy of the same tokenizer"
+        )
+    return Reference(other.model)
 
 
 def make_optimiser(model: Any, recipe: Recipe) -> torch.optim.AdamW:
@@ -174,8 +195,9 @@ def gradient(
     exactly 0 to loss and gradient when there is no divergence term, so it is counted in the
     denominators and its passes are saved (`skip_zeros`).
     """
-    tokens = sum(sum(rollout.mask) for rollout in rollouts)
-    denominators = Denominators(len(rollouts), tokens)
+    lengths = [sum(rollout.mask) for rollout in rollouts]
+    tokens = sum(lengths)
+    weights_N = row_weights(lengths, [rollout.group_id for rollout in rollouts], recipe.loss)
     skip = skip_zeros and reference is None
     trained = [n for n in range(len(rollouts)) if not (skip and advantages_N[n] == 0)]
     for parameter in model.parameters():
@@ -198,7 +220,7 @@ def gradient(
             torch.from_numpy(advantages_N[rows]),
             batch.mask_BT,
             recipe.loss,
-            denominators,
+            torch.tensor([weights_N[n] for n in rows], dtype=torch.float64),
             reference_BT,
         )
         torch.autograd.backward(result.total)

@@ -18,7 +18,7 @@ from evenhand.draws import keyed_stream
 from evenhand.records import Rollout
 from evenhand.training.batches import pack
 from evenhand.training.forward import token_logprobs
-from evenhand.training.loss import Denominators, token_weights
+from evenhand.training.loss import row_weights
 from evenhand.training.recipe import Recipe
 from evenhand.training.weighings import Floats, Ints, find_weighing
 
@@ -73,17 +73,16 @@ def gram(model: Any, rollouts: Sequence[Rollout], recipe: Recipe, *, pad: int = 
     recipe's loss aggregates them: the update of an on-policy step is the sum of advantage times it.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
-    tokens = sum(sum(rollout.mask) for rollout in rollouts)
-    denominators = Denominators(len(rollouts), tokens)
+    lengths = [sum(rollout.mask) for rollout in rollouts]
+    weights_N = row_weights(lengths, [rollout.group_id for rollout in rollouts], recipe.loss)
     rows = []
-    for rollout in rollouts:
+    for rollout, weight in zip(rollouts, weights_N, strict=True):
         found: Sequence[torch.Tensor] = [torch.zeros_like(p) for p in parameters]
         for batch in pack([rollout], 1, pad=pad):
             logprobs_BT = token_logprobs(
                 model, batch.tokens_BT, batch.mask_BT, recipe.sampling.temperature
             )
-            weights_BT = token_weights(batch.mask_BT, recipe.loss, denominators)
-            total = (weights_BT.to(logprobs_BT.dtype) * logprobs_BT).sum()
+            total = weight * (logprobs_BT * batch.mask_BT).sum()
             found = torch.autograd.grad(total, parameters, materialize_grads=True)
         rows.append(torch.cat([gradient_P.flatten() for gradient_P in found]).double())
     features_NP = torch.stack(rows)
