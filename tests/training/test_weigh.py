@@ -51,11 +51,16 @@ def test_lost_rollouts_are_never_weighed(monkeypatch: pytest.MonkeyPatch) -> Non
     seen = {}
 
     def double() -> weighings.Weighing:
-        def apply(gram_NN, advantages_N, rewards_N, group_N, stream):  # type: ignore[no-untyped-def]
-            seen.update(gram=gram_NN, rewards=rewards_N, groups=group_N, drawn=stream.random())
-            return 2 * advantages_N, {"doubled": 1.0}
+        def apply(step: weighings.Seen) -> tuple[np.ndarray, dict[str, float]]:
+            seen.update(
+                gram=step.gram_NN,
+                rewards=step.rewards_N,
+                groups=step.group_N,
+                drawn=step.stream.random(),
+            )
+            return 2 * step.advantages_N, {"doubled": 1.0}
 
-        return apply
+        return weighings.Weighing(apply)
 
     monkeypatch.setitem(weighings.WEIGHINGS, "double", double)
     model = tiny(0)

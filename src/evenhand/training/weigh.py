@@ -12,15 +12,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from evenhand.draws import keyed_stream
+from evenhand.errors import EvenhandError
+from evenhand.geometry.capture import HEAD, Capture
+from evenhand.geometry.spectrum import cosine, n_eff, participation_ratio
 from evenhand.records import Rollout
 from evenhand.training.batches import pack
 from evenhand.training.forward import token_logprobs
 from evenhand.training.loss import row_weights
 from evenhand.training.recipe import Recipe
-from evenhand.training.weighings import Floats, Ints, find_weighing
+from evenhand.training.weighings import Floats, Ints, Seen, find_weighing
 
 
 def weigh(
@@ -36,55 +38,68 @@ def weigh(
     """Advantages as the recipe's `weigh` has them, and what is logged of it.
 
     A lost rollout keeps its 0, and the weighing never sees it. Without `weigh` nothing is computed.
+    Raises EvenhandError, which names the step, where the weighing has no answer.
     """
     kept = np.array([n for n, rollout in enumerate(rollouts) if not rollout.lost], dtype=np.int64)
     if recipe.weigh is None or not kept.size:
         return advantages_N, {}
-    rewards_N = np.array([rollouts[n].reward for n in kept], dtype=np.float64)
-    gram_NN = gram(model, [rollouts[n] for n in kept], recipe, pad=pad)
-    stream = keyed_stream(recipe.seed, "weigh", step)
-    before_N = advantages_N[kept]
-    after_N, told = find_weighing(recipe.weigh)(gram_NN, before_N, rewards_N, group_N[kept], stream)
+    weighing, seen_rollouts = find_weighing(recipe.weigh), [rollouts[n] for n in kept]
+    sums_NN = grams(model, seen_rollouts, recipe, head=weighing.head, pad=pad)
+    length_N = np.array([sum(rollout.mask) for rollout in seen_rollouts], dtype=np.int64)
+    weight_N = _weights(seen_rollouts, recipe)
+    seen = Seen(
+        gram_NN=sums_NN["all"] * np.outer(weight_N, weight_N),
+        sums_NN=sums_NN,
+        length_N=length_N,
+        advantages_N=advantages_N[kept],
+        rewards_N=np.array([rollout.reward for rollout in seen_rollouts], dtype=np.float64),
+        group_N=group_N[kept],
+        stream=keyed_stream(recipe.seed, "weigh", step),
+    )
+    try:
+        after_N, told = weighing.apply(seen)
+    except EvenhandError as error:
+        raise EvenhandError(f"step {step}: {error}") from error
     used_N = np.zeros_like(advantages_N)
     used_N[kept] = after_N
-    return used_N, {**numbers_of(gram_NN, before_N, after_N), **told}
+    return used_N, {**numbers_of(seen.gram_NN, seen.advantages_N, after_N), **told}
 
 
 def numbers_of(gram_NN: Floats, before_N: Floats, after_N: Floats) -> dict[str, float]:
-    """participation_ratio: tr(K)² / ‖K‖², of how many directions the gradients are; n_eff: ‖Σ u‖² /
-    Σ ‖u‖² of the plain terms u_i = a_i g_i, 1 when they are orthogonal; update_cosine: between the
-    used update and the plain one. What has no value (nothing moves) is left out."""
-    own_N = np.diag(gram_NN)
-    pairs = {
-        "participation_ratio": (own_N.sum() ** 2, (gram_NN**2).sum()),
-        "n_eff": (before_N @ gram_NN @ before_N, before_N**2 @ own_N),
-        "update_cosine": (
-            after_N @ gram_NN @ before_N,
-            np.sqrt((after_N @ gram_NN @ after_N) * (before_N @ gram_NN @ before_N)),
-        ),
+    """participation_ratio and n_eff of the plain terms, and update_cosine between the used update
+    and the plain one (`geometry.spectrum`). What has no value (nothing moves) is left out."""
+    numbers = {
+        "participation_ratio": participation_ratio(gram_NN),
+        "n_eff": n_eff(gram_NN, before_N),
+        "update_cosine": cosine(gram_NN, before_N, after_N),
     }
-    return {name: float(above / below) for name, (above, below) in pairs.items() if below > 0}
+    return {name: value for name, value in numbers.items() if value is not None}
 
 
-def gram(model: Any, rollouts: Sequence[Rollout], recipe: Recipe, *, pad: int = 0) -> Floats:
-    """Inner products of the rollouts' gradients over all trained parameters, one pass a rollout.
-
-    The gradient of rollout i is that of the sum of its weighted log-probabilities, weighted as the
-    recipe's loss aggregates them: the update of an on-policy step is the sum of advantage times it.
-    """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    lengths = [sum(rollout.mask) for rollout in rollouts]
-    weights_N = row_weights(lengths, [rollout.group_id for rollout in rollouts], recipe.loss)
-    rows = []
-    for rollout, weight in zip(rollouts, weights_N, strict=True):
-        found: Sequence[torch.Tensor] = [torch.zeros_like(p) for p in parameters]
-        for batch in pack([rollout], 1, pad=pad):
+def grams(
+    model: Any, rollouts: Sequence[Rollout], recipe: Recipe, *, head: bool = False, pad: int = 0
+) -> dict[str, Floats]:
+    """Gram matrices of the gradients of the rollouts' summed log-probabilities, at the temperature
+    of sampling: over `all` trained parameters, and where wanted of the `head` alone. One pass."""
+    lengths = [len(rollout.tokens) for rollout in rollouts]
+    with Capture(model, lengths, head=head) as capture:
+        for batch in pack(rollouts, recipe.optimiser.token_budget, pad=pad):
             logprobs_BT = token_logprobs(
                 model, batch.tokens_BT, batch.mask_BT, recipe.sampling.temperature
             )
-            total = weight * (logprobs_BT * batch.mask_BT).sum()
-            found = torch.autograd.grad(total, parameters, materialize_grads=True)
-        rows.append(torch.cat([gradient_P.flatten() for gradient_P in found]).double())
-    features_NP = torch.stack(rows)
-    matrix: Floats = (features_NP @ features_NP.T).numpy()
-    return matrix
+            flat_N = batch.mask_BT[:, 1:].nonzero(as_tuple=True)[0]
+            capture.add(logprobs_BT.sum(), batch.rows, flat_N)
+    found = {"all": capture.gram()}
+    return {**found, "head": capture.gram(HEAD)} if head else found
+
+
+def gram(model: Any, rollouts: Sequence[Rollout], recipe: Recipe, *, pad: int = 0) -> Floats:
+    """gram_NN of the gradients as the recipe's loss weighs them: the update of an on-policy step is
+    the sum of advantage times gradient."""
+    weight_N = _weights(rollouts, recipe)
+    return grams(model, rollouts, recipe, pad=pad)["all"] * np.outer(weight_N, weight_N)
+
+
+def _weights(rollouts: Sequence[Rollout], recipe: Recipe) -> Floats:
+    lengths = [sum(rollout.mask) for rollout in rollouts]
+    return np.asarray(row_weights(lengths, [r.group_id for r in rollouts], recipe.loss))
