@@ -29,7 +29,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint study-paired bench clean
+.PHONY: help setup run test lint study-paired study-reversal bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -51,6 +51,11 @@ run: $(STAMP) ## train the quickstart study, print its verdict and the page's pa
 study-paired: $(STAMP) ## the full study behind docs/results (hours)
 	$(EVENHAND) study run studies/paired.yaml --out $(PAIRED)
 	$(EVENHAND) study report $(PAIRED)
+
+study-reversal: $(STAMP) ## pairing x std-scaling, where theory predicts a reversal and where not (a quarter of an hour)
+	test -d runs/policies/couriers || $(EVENHAND) policy tiny couriers --out runs/policies/couriers
+	$(EVENHAND) study run studies/reversal.yaml --out runs/reversal
+	$(EVENHAND) study report runs/reversal
 
 lint: $(STAMP) ## ruff, mypy --strict and the floors
 	$(VENV)/bin/ruff check .

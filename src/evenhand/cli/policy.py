@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from evenhand.cli.common import Out, group
@@ -15,3 +17,18 @@ def smollm2(out: Out) -> None:
     from evenhand.policy.smollm2 import build
 
     typer.echo(build(out))
+
+
+@policy.command("tiny")
+def tiny(
+    environment: Annotated[str, typer.Argument(help="Such as couriers.")],
+    out: Out,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Of imitation.")] = 150,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of its first weights.")] = 0,
+) -> None:
+    """Make a tiny policy of one environment that does everything there as often (seconds)."""
+    from evenhand.environments import suite
+    from evenhand.training.tiny import make
+
+    make(suite(environment), out, steps=steps, seed=seed)
+    typer.echo(out)

@@ -23,6 +23,7 @@ class Entry:
 
 
 REGISTRY: dict[str, Entry] = {
+    "couriers": Entry(".couriers:CourierSuite"),
     "database": Entry(
         ".database:DatabaseSuite",
         ("bokeh_sampledata", "pandas"),

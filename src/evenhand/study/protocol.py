@@ -43,6 +43,8 @@ class Evaluation(_Strict):
     title: str = ""
     """What the page calls it; the name when empty."""
     pool: str
+    families: list[str] | None = None
+    """Only tasks of these families; all when null."""
     tasks: int = Field(ge=1)
     schedules: int = Field(default=1, ge=1)
     samples: int = Field(default=1, ge=1)
@@ -71,6 +73,8 @@ class Evaluation(_Strict):
         """The entry of a recipe's `evaluations` list; what the trainer takes anyway is left out."""
         entry: dict[str, Any] = {"name": self.name, "pool": self.pool, "tasks": self.tasks}
         entry |= {"schedules": self.schedules, "noise": self.noise}
+        if self.families is not None:
+            entry["families"] = list(self.families)
         if self.samples != 1:
             entry["samples"] = self.samples
         if self.every is not None:

@@ -12,7 +12,7 @@ from evenhand.policy.model import Policy
 from evenhand.records import Rollout
 from evenhand.rollout.collect import Limits, Request, Sampling, collect
 from evenhand.training.recipe import EvaluationRecipe, Recipe
-from evenhand.training.tasks import evaluation_tasks
+from evenhand.training.tasks import evaluation_tasks, of_families
 
 SEED = 0
 """Seed of an evaluation's token sampling, whatever the run's: arms and seeds are compared on the
@@ -23,10 +23,11 @@ def requests(
     suite: Suite, recipe: Recipe, evaluation: EvaluationRecipe, step: int
 ) -> list[Request]:
     """The rollouts of one evaluation set: tasks x schedules x samples, in that order."""
-    pool = suite.tasks(evaluation.pool)
+    where = f"evaluation {evaluation.name}"
+    pool = of_families(suite.tasks(evaluation.pool), evaluation.families, where)
     if evaluation.tasks is not None and evaluation.tasks > len(pool):
         raise UserError(
-            f"evaluation {evaluation.name}: asks for {evaluation.tasks} tasks, but the pool"
+            f"{where}: asks for {evaluation.tasks} tasks, but the pool"
             f" {evaluation.pool} of {suite.name} has {len(pool)}; ask for fewer"
         )
     noise = recipe.evaluation_noise(evaluation)

@@ -31,7 +31,7 @@ from evenhand.training.metrics import rollout_metrics
 from evenhand.training.progress import Quiet, View
 from evenhand.training.recipe import Recipe
 from evenhand.training.selection import ancestry, selected
-from evenhand.training.tasks import training_tasks
+from evenhand.training.tasks import of_families, training_tasks
 from evenhand.training.tracking import Tracker, make_tracker, numbers
 from evenhand.training.update import make_optimiser, make_reference, update
 from evenhand.training.weigh import weigh
@@ -53,7 +53,7 @@ def train(
     """
     view = view or Quiet()
     suite = suite or named_suite(recipe.environment)
-    pool = suite.tasks("train")
+    pool = of_families(suite.tasks("train"), recipe.families, "families")
     for evaluation in recipe.evaluations:
         requests(suite, recipe, evaluation, step=0)  # a pool that is too small is refused now
     initial = checkpoint.fingerprint(resolve(recipe.policy))

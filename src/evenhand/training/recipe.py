@@ -123,6 +123,8 @@ class EvaluationRecipe(Part):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
     pool: str
+    families: list[str] | None = Field(default=None, min_length=1)
+    """Only tasks of these families; null: of all."""
     tasks: int | None = Field(default=None, ge=1)
     """The number of tasks, chosen once and for all by the pool; null: all of it."""
     schedules: int = Field(default=1, ge=1)
@@ -151,6 +153,8 @@ class Recipe(Part):
     """A Hugging Face causal-LM folder, or `warmstart` for the one shipped with the package."""
     environment: str = "database"
     """A name that `evenhand environments list` shows, or `package.module:Suite` of your own."""
+    families: list[str] | None = Field(default=None, min_length=1)
+    """Train only on tasks of these families; null: on all."""
     seed: int = Field(default=0, ge=0)
     steps: int = Field(ge=1)
     groups: int = Field(default=8, ge=1)

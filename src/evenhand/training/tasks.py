@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evenhand.draws import keyed_stream
+from evenhand.errors import UserError
 from evenhand.records import Task
+
+
+def of_families(tasks: Sequence[Task], families: Sequence[str] | None, where: str) -> list[Task]:
+    """The tasks of some families; None: all. UserError lists the families when one is unknown."""
+    known = sorted({task.family for task in tasks})
+    for family in families or ():
+        if family not in known:
+            raise UserError(f"{where}: unknown family {family!r}; there are {', '.join(known)}")
+    return [task for task in tasks if families is None or task.family in families]
 
 
 def training_tasks(tasks: Sequence[Task], seed: int, step: int, groups: int) -> list[Task]:
