@@ -13,6 +13,7 @@ import typer
 
 from evenhand import __version__
 from evenhand.cli.audit import audit
+from evenhand.cli.check import check_environment
 from evenhand.cli.common import group
 from evenhand.cli.environments import environments
 from evenhand.cli.exact import exact
@@ -41,6 +42,7 @@ EXTRAS = {
 app = group("Group-relative reinforcement learning of tool-using agents: better, not luckier.")
 for command in (train, warmstart, audit):
     app.command()(command)
+app.command("check-environment")(check_environment)
 for name, commands in (
     ("study", study),
     ("policy", policy),
