@@ -29,7 +29,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint study-paired study-reversal bench clean
+.PHONY: help setup run test lint study-paired study-reversal study-update bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -56,6 +56,10 @@ study-reversal: $(STAMP) ## pairing x std-scaling, where theory predicts a rever
 	test -d runs/policies/couriers || $(EVENHAND) policy tiny couriers --out runs/policies/couriers
 	$(EVENHAND) study run studies/reversal.yaml --out runs/reversal
 	$(EVENHAND) study report runs/reversal
+
+study-update: $(STAMP) ## GRPO, Dr.GRPO, RLOO, batch std, MC-GRPO, SALT and its controls (35 minutes on two idle cores)
+	$(EVENHAND) study run studies/update.yaml --out runs/update
+	$(EVENHAND) study report runs/update
 
 lint: $(STAMP) ## ruff, mypy --strict and the floors
 	$(VENV)/bin/ruff check .

@@ -20,6 +20,7 @@ from evenhand.report.rollouts import inline_json, viewer_groups
 from evenhand.study.frozen import write_whole
 from evenhand.study.metrics import label
 from evenhand.study.protocol import Comparison
+from evenhand.study.ranking import rankings
 from evenhand.study.results import Results
 from evenhand.study.summary import signed
 
@@ -76,6 +77,7 @@ def render(results: Results) -> str:
         verdict=results.verdict,
         scale=_scale(results),
         sections=sections,
+        rankings=rankings(results),
         dead=[figure for section in sections for figure in section.groups],
         flips=any(len(section.groups) > 1 for section in sections),
         rises=tables.rise_plots(results),

@@ -8,6 +8,7 @@ from typing import Any
 
 from evenhand.study.metrics import Estimate, label
 from evenhand.study.protocol import Protocol
+from evenhand.study.ranking import Rank, rankings
 from evenhand.study.results import Results
 
 VERSION = 1
@@ -67,6 +68,8 @@ def to_markdown(results: Results) -> str:
     lines = [f"# {protocol.title}", "", results.verdict.sentence, ""]
     if len(results.verdict.rules) > 1:
         lines += [f"- {result.sentence}" for result in results.verdict.rules] + [""]
+    for metric, ranks in rankings(results).items():
+        lines += _ranked(label(protocol, metric), ranks)
     for pair in protocol.comparisons:
         lines += [
             f"## {pair.treatment} minus {pair.control}",
@@ -107,6 +110,35 @@ def to_markdown(results: Results) -> str:
     ]
     lines += [f"Amended {a.time}: {a.reason}" for a in results.frozen.amendments]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _ranked(title: str, ranks: list[Rank]) -> list[str]:
+    lines = [
+        f"## Arms by {title}",
+        "",
+        "| arm | mean | 95 % interval | behind the first | 95 % interval |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for rank in ranks:
+        level, behind = rank.level, rank.behind
+        told = (
+            f"{signed(behind.mean)} | {signed(behind.low)} to {signed(behind.high)}"
+            if behind is not None
+            else "– | –"
+        )
+        lines.append(
+            f"| {rank.arm} | {100 * level.mean:.1f} % |"
+            f" {100 * level.low:.1f} to {100 * level.high:.1f} | {told} |"
+        )
+    apart = sum(rank.separated for rank in ranks)
+    return [
+        *lines,
+        "",
+        f"The interval of the difference to the first excludes zero for {apart} of the other"
+        f" {len(ranks) - 1} arms; it is corrected neither for their number nor for the first having"
+        " been picked by the same numbers.",
+        "",
+    ]
 
 
 def _seed_heads(protocol: Protocol) -> list[str]:
