@@ -153,6 +153,12 @@ def test_what_cannot_be_told_apart_is_refused() -> None:
         by_capture(tiny.model("gpt2"), sequences(), 10_000)
 
 
+def products(use: factors.Factors, height: int) -> np.ndarray:
+    matrix = factors.Matrix(height, use.right_BTR.shape[-1], 2, "gradients")
+    matrix.add([use], [0, 1])
+    return matrix.gram().numpy()
+
+
 def test_the_projection_is_unbiased_and_within_its_bound() -> None:
     """1500 draws for matrices of rank one, where the bound is reached, and of full rank."""
     rng = np.random.default_rng(3)
@@ -160,12 +166,8 @@ def test_the_projection_is_unbiased_and_within_its_bound() -> None:
     right = torch.from_numpy(rng.normal(size=(2, 9, 10)))
     left[0, 1:] = 0  # rank one
     use = factors.Factors(left, right)
-    exact = (use.gradients(12) @ use.gradients(12).T).numpy()
-    draws = []
-    for seed in range(1500):
-        small = Projection(4, seed).project("w", use, 12)
-        features = small.gradients(4)
-        draws.append((features @ features.T).numpy())
+    exact = products(use, 12)
+    draws = [products(Projection(4, seed).project("w", use, 12), 4) for seed in range(1500)]
     mean, std = np.mean(draws, 0), np.std(draws, 0)
     scale = np.sqrt(np.outer(np.diag(exact), np.diag(exact)))
     bound = Projection(4).error

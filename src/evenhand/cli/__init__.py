@@ -18,6 +18,7 @@ from evenhand.cli.common import group
 from evenhand.cli.environments import environments
 from evenhand.cli.exact import exact
 from evenhand.cli.policy import policy
+from evenhand.cli.probe import probe
 from evenhand.cli.study import study
 from evenhand.cli.training import train, warmstart
 from evenhand.errors import UserError
@@ -40,7 +41,7 @@ EXTRAS = {
 
 
 app = group("Group-relative reinforcement learning of tool-using agents: better, not luckier.")
-for command in (train, warmstart, audit):
+for command in (train, warmstart, audit, probe):
     app.command()(command)
 app.command("check-environment")(check_environment)
 for name, commands in (

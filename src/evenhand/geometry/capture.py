@@ -110,13 +110,24 @@ class Capture:
         """
         calls, self._calls = self._calls, []
         grads = torch.autograd.grad(total, [output for _, _, output in calls], allow_unused=True)
-        owners = torch.as_tensor(owner_B, dtype=torch.int64)
+        owners = [int(owner) for owner in owner_B]
+        uses: dict[str, list[Factors]] = {}
         with torch.no_grad():
             for (module, inputs, _), grad in zip(calls, grads, strict=True):
                 if grad is not None:
-                    self._take(module, *_by_row(inputs, grad, len(owner_B), flat_N), owners)
+                    self._take(module, *_by_row(inputs, grad, len(owners), flat_N), owners, uses)
+            for name, several in uses.items():
+                self._matrices[name].add(several, owners)
 
-    def _take(self, module: nn.Module, inputs: Tensor, grad: Tensor, owners: Tensor) -> None:
+    def _take(
+        self,
+        module: nn.Module,
+        inputs: Tensor,
+        grad: Tensor,
+        owners: list[int],
+        uses: dict[str, list[Factors]],
+    ) -> None:
+        """What one call of a layer says of its parameters: factors into `uses`, or gradients."""
         weight = module._parameters.get("weight")
         names = {
             key: self._names[id(p)]
@@ -135,17 +146,17 @@ class Capture:
             return
         assert weight is not None
         if "weight" in names:
-            self._factors(names["weight"], weight, use, owners)
+            self._use(names["weight"], weight.shape, use, uses)
         if module is self._head:
-            self._factors(HEAD, weight, use, owners)
+            self._use(HEAD, weight.shape, use, uses)
         if "bias" in names:
             ones = inputs.new_ones(*use.left.shape[:2], 1)
-            self._factors(
-                names["bias"], torch.empty(weight.shape[0], 1), Factors(use.left, ones), owners
-            )
+            self._use(names["bias"], (weight.shape[0], 1), Factors(use.left, ones), uses)
 
-    def _factors(self, name: str, weight: Tensor, use: Factors, owners: Tensor) -> None:
-        height, width = weight.shape
+    def _use(
+        self, name: str, shape: Sequence[int], use: Factors, uses: dict[str, list[Factors]]
+    ) -> None:
+        height, width = shape
         if self._projection is not None:
             use = self._projection.project(name, use, height)
             height = use.left.shape[-1] if use.left.is_floating_point() else height
@@ -153,14 +164,14 @@ class Capture:
         if name not in self._matrices:
             form = cheaper(self._lengths, height, width)
             self._matrices[name] = Matrix(height, width, len(self._lengths), form)
-        self._matrices[name].add(use, owners)
+        uses.setdefault(name, []).append(use)
 
     def _take_any(
         self,
         module: nn.Module,
         inputs: Tensor,
         grad: Tensor,
-        owners: Tensor,
+        owners: list[int],
         names: dict[str, str],
     ) -> None:
         """A layer of any other kind: its own vector-Jacobian product, row by row."""

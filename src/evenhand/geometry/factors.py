@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 Form = Literal["gradients", "pairs"]
-COLUMNS = 1 << 14
+BLOCK = 64
+COLUMNS = 1 << 12
 """Products are summed over at most so many entries before they are added in float64."""
 
 
@@ -29,15 +30,20 @@ class Factors:
     right_BTR: Tensor
     """Zero, or against a zero in `left`, at padding."""
 
-    def gradients(self, height: int) -> Tensor:
-        """(B, l * r): each row's gradient; `height` is l."""
-        if self.left.is_floating_point():
-            return torch.bmm(self.left.transpose(1, 2), self.right_BTR).flatten(1)
+    def add_to(self, out_BP: Tensor, height: int, *, first: bool) -> None:
+        """Add each row's l x r gradient to `out_BP` (B, l * r); `first`: it holds nothing yet."""
         rows, _, width = self.right_BTR.shape
-        out = self.right_BTR.new_zeros(rows * height, width)
-        offset_B1 = torch.arange(rows, device=out.device).unsqueeze(1) * height
-        out.index_add_(0, (self.left + offset_B1).flatten(), self.right_BTR.reshape(-1, width))
-        return out.view(rows, height * width)
+        out_BLR = out_BP.view(rows, height, width)
+        if self.left.is_floating_point():
+            # Product by product: on a CPU, faster than one batched call.
+            for out_LR, left_TL, right_TR in zip(out_BLR, self.left, self.right_BTR, strict=True):
+                out_LR.addmm_(left_TL.T, right_TR, beta=0 if first else 1)
+            return
+        if first:
+            out_BP.zero_()
+        offset_B1 = torch.arange(rows, device=out_BP.device).unsqueeze(1) * height
+        at_N = (self.left + offset_B1).flatten()
+        out_BP.view(rows * height, width).index_add_(0, at_N, self.right_BTR.reshape(-1, width))
 
 
 def cheaper(lengths: Sequence[int], left: int, right: int) -> Form:
@@ -54,40 +60,58 @@ def cheaper(lengths: Sequence[int], left: int, right: int) -> Form:
 
 
 class Matrix:
-    """The Gram matrix of one parameter, collected use by use, micro-batch by micro-batch."""
+    """The Gram matrix of one parameter, collected micro-batch by micro-batch."""
 
     def __init__(self, height: int, width: int, count: int, form: Form) -> None:
         self.height, self.width, self.form = height, width, form
         self._count = count
-        self._features: Tensor | None = None
+        self._rows: Tensor | None = None
+        """Gradients in order of arrival; only the first `len(self._owners)` are filled."""
+        self._owners: list[int] = []
         self._uses: list[tuple[int, Tensor, Tensor]] = []
 
-    def add(self, factors: Factors, owner_B: Tensor) -> None:
-        """Take in one use; row b belongs to rollout `owner_B[b]`."""
+    def add(self, uses: Sequence[Factors], owners: Sequence[int]) -> None:
+        """Take in all uses of one micro-batch; row b belongs to rollout `owners[b]`."""
         if self.form == "gradients":
-            self.add_gradients(factors.gradients(self.height), owner_B)
+            out_BP = self._room(uses[0].right_BTR, len(owners))
+            for number, use in enumerate(uses):
+                use.add_to(out_BP, self.height, first=number == 0)
+            self._owners += owners
             return
-        for owner, left, right_TR in zip(
-            owner_B.tolist(), factors.left, factors.right_BTR, strict=True
-        ):
-            here_T = right_TR.any(1)
-            if left.is_floating_point():
-                here_T = here_T & left.any(1)
-            self._uses.append((owner, left[here_T], right_TR[here_T]))
+        for use in uses:
+            for owner, left, right_TR in zip(owners, use.left, use.right_BTR, strict=True):
+                here_T = right_TR.any(1)
+                if left.is_floating_point():
+                    here_T = here_T & left.any(1)
+                self._uses.append((owner, left[here_T], right_TR[here_T]))
 
-    def add_gradients(self, gradients_BP: Tensor, owner_B: Tensor) -> None:
+    def add_gradients(self, gradients_BP: Tensor, owners: Sequence[int]) -> None:
         """Take in gradients as they are."""
-        if self._features is None:
-            self._features = gradients_BP.new_zeros(self._count, gradients_BP.shape[1])
-        self._features.index_add_(0, owner_B.to(gradients_BP.device), gradients_BP)
+        self._room(gradients_BP, len(owners)).copy_(gradients_BP)
+        self._owners += owners
+
+    def _room(self, like: Tensor, rows: int) -> Tensor:
+        """The next rows, unfilled. They are made at once for all rollouts, and more only where one
+        rollout has several rows: touching fresh memory costs as much as the products do."""
+        start, size = len(self._owners), self.height * self.width
+        if self._rows is None:
+            self._rows = like.new_empty(max(self._count, rows), size)
+        elif start + rows > len(self._rows):
+            more = max(rows, len(self._rows) // 2)
+            self._rows = torch.cat([self._rows, like.new_empty(more, size)])
+        return self._rows[start : start + rows]
 
     def gram(self) -> Tensor:
         """(N, N), float64, on the CPU. Products of COLUMNS entries are summed as the model's own
         numbers are; those sums, and layers, in float64."""
         out_NN = torch.zeros(self._count, self._count, dtype=torch.float64)
-        if self._features is not None:
-            for part_NP in torch.split(self._features, COLUMNS, dim=1):
-                out_NN += (part_NP @ part_NP.T).double().cpu()
+        if self._rows is not None:
+            owner_R = torch.tensor(self._owners)
+            lower_RR = _lower(self._rows[: len(owner_R)])
+            whole_RR = lower_RR + lower_RR.tril(-1).T
+            half_NR = torch.zeros(self._count, len(owner_R), dtype=torch.float64)
+            half_NR.index_add_(0, owner_R, whole_RR)
+            out_NN.index_add_(1, owner_R, half_NR)
         if self._uses:
             self._pairs(out_NN)
         return out_NN
@@ -108,6 +132,18 @@ class Matrix:
                 sums_S = products_TS.sum(0, dtype=torch.float64).cpu()
                 out_NN[owner].index_add_(0, owner_S[:stop], sums_S)
         out_NN.copy_(out_NN.tril() + out_NN.tril(-1).T)
+
+
+def _lower(rows_RP: Tensor) -> Tensor:
+    """The lower triangle of all inner products, float64, in blocks of rows and columns."""
+    count = len(rows_RP)
+    out_RR = torch.zeros(count, count, dtype=torch.float64)
+    for part_RP in torch.split(rows_RP, COLUMNS, dim=1):
+        for start in range(0, count, BLOCK):
+            stop = min(start + BLOCK, count)
+            products = part_RP[start:stop] @ part_RP[:stop].T
+            out_RR[start:stop, :stop] += products.double().cpu()
+    return out_RR.tril()
 
 
 def _owner(use: tuple[int, Tensor, Tensor]) -> int:

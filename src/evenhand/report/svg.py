@@ -140,7 +140,11 @@ def _y_axis(ys: Sequence[float], floor: float | None) -> tuple[float, float, flo
     """(low, high, tick) of an axis that holds all of `ys` in at most seven ticks."""
     low = min(ys) if floor is None else floor
     high = max(*ys, low + 0.1)
-    tick = next(t for t in (0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0) if (high - low) / t <= 5.001)
+    tick = next(
+        t
+        for t in (0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 20.0)
+        if (high - low) / t <= 5.001
+    )
     low = math.floor(low / tick + 1e-9) * tick
     return low, math.ceil(high / tick - 1e-9) * tick, tick
 
