@@ -222,7 +222,7 @@ def broken(**changes):
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        (broken(version=2), "version 2 is not 1"),
+        (broken(version=3), "version 3 is not 2"),
         (broken(version=None), "version None"),
         (broken(version=True), "version True"),
         (broken(colour="red"), "unknown field 'colour'"),

@@ -15,7 +15,9 @@ from typing import Any, BinaryIO
 
 from evenhand.errors import RecordError
 
-VERSION = 1
+VERSION = 2
+READS = (1, 2)
+"""Versions that are read: 2 added `entropies`."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,11 @@ class Rollout:
     logprobs: list[float] = field(default_factory=list)
     """Natural-log behaviour probability of each sampled token, temperature and top-p included;
     0.0 where the mask is 0; length T."""
+    entropies: list[float] = field(default_factory=list)
+    """Nats: entropy of the policy's own next-token law (temperature 1, all tokens) where each token
+    was sampled; 0.0 where the mask is 0; length T, or empty when it was not measured."""
     temperature: float = 1.0
+    """Of the tokens after `fork_at`; those before it are the parent's, and so is their sampler."""
     top_p: float = 1.0
     turns: list[Turn] = field(default_factory=list)
     reward_true: float | None = None
@@ -157,11 +163,12 @@ class Rollout:
     @classmethod
     def from_json(cls, data: Mapping[str, Any], where: str = "record") -> Rollout:
         """Raises RecordError that names `where` when the record is of another shape or version."""
-        if type(data.get("version")) is not int or data["version"] != VERSION:
+        if type(data.get("version")) is not int or data["version"] not in READS:
             raise RecordError(
                 f"{where}: record version {data.get('version')!r} is not {VERSION}; re-export it"
                 " with the evenhand that wrote it"
             )
+        data = {**data, "version": VERSION}
         problem = _problem(data)
         if problem is not None:
             raise RecordError(f"{where}: {problem}")
@@ -209,7 +216,7 @@ def _problem(data: Mapping[str, Any]) -> str | None:
         if not fits:
             return f"field {name!r} must be {kinds[name]}, not {type(value).__name__}"
     length = len(data.get("tokens", ()))
-    for name in ("mask", "logprobs"):
+    for name in ("mask", "logprobs", "entropies"):
         if len(data.get(name, ())) not in (0, length):
             return f"field {name!r} has {len(data[name])} entries for {length} tokens"
     return None

@@ -6,7 +6,6 @@ import time
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from evenhand.draws import Schedule
@@ -15,7 +14,6 @@ from evenhand.noise import GraderFlips, Noise
 from evenhand.policy.model import Policy
 from evenhand.records import Rollout
 from evenhand.rollout.collect import Limits, Sampling, collect
-from evenhand.rollout.episode import Episode
 
 from ..policy.tiny import plain_logits, policy
 from .toy import Scripted, ToySuite, call, requests
@@ -392,40 +390,3 @@ def test_training_mode_is_given_back(tiny: Policy) -> None:
     collect(tiny, ToySuite(), requests(["x"]), seed=1, limits=replace(WIDE, turn_tokens=4))
     assert tiny.model.training
     tiny.model.eval()
-
-
-def test_fork(tiny: Policy) -> None:
-    """A fork shares what was, draws by its own key from there on, and disturbs nobody."""
-    suite = ToySuite()
-    first, second = requests(["x"], 2)
-    chat = tiny.chat
-    opening = chat.opening("x", list(suite.tools.values()))
-    one = Episode(
-        first, suite, chat, opening, seed=1, sampling=Sampling(), limits=WIDE, context=900
-    )
-    job = one.begin_job()
-    assert job.work(job) is None
-    for token in [*chat.tokenizer.encode(call("put", key="a", value="1")), chat.end_of_turn]:
-        ended = one.take(token, -0.5)
-    assert ended
-    job = one.act_job()
-    assert one.apply(job.work(job)) is not None
-    one.row.drawn, one.row.last = 7, 3
-    two = one.fork(second)
-    assert two.rollout.tokens == one.rollout.tokens and two.rollout.mask == one.rollout.mask
-    assert (two.rollout.parent, two.rollout.fork_at) == (0, len(one.rollout.tokens))
-    assert (two.rollout.index, two.row.drawn, two.row.last) == (1, 7, 3)
-    assert not np.array_equal(one.row.uniforms, two.row.uniforms)
-    assert two.session.counter.counts == one.session.counter.counts
-    for episode, value in ((one, "2"), (two, "3")):
-        text = call("put", key="a", value=value)
-        for token in [*chat.tokenizer.encode(text), chat.end_of_turn]:
-            episode.take(token, -0.5)
-        job = episode.act_job()
-        episode.apply(job.work(job))
-    assert [made.store["a"] for made in suite.made] == ["2", "3"]
-    assert [len(e.rollout.turns) for e in (one, two)] == [2, 2]
-    assert [e.rollout.turns[1].draw.repeat for e in (one, two) if e.rollout.turns[1].draw] == [1, 1]
-    one.close()
-    two.close()
-    assert [made.closed for made in suite.made] == [1, 1]

@@ -148,6 +148,20 @@ class KeyValues:
         self.rows += 1
         self._shared_known = False
 
+    @staticmethod
+    def cut(
+        layers: Sequence[Tensor], prefix: Prefix | None, length: int, copies: int
+    ) -> tuple[list[Tensor], Prefix | None]:
+        """The first `length` tokens of a copy, for `copies` rows: as what `put` takes."""
+        whole = [
+            torch.cat([prefix.layers[i], own], dim=2) if prefix is not None else own
+            for i, own in enumerate(layers)
+        ]
+        cut = [layer[:, :, :length].contiguous() for layer in whole]
+        if copies >= SHARED_ROWS and length >= SHARED_TOKENS:
+            return [layer[:, :, :0] for layer in cut], Prefix(cut, length)
+        return cut, None
+
     def _push(self, prefix: Prefix) -> None:
         count = len(self._stacked)
         rows, width = self._stack[0].shape[1::2] if self._stack else (0, 0)

@@ -64,6 +64,10 @@ class Decoder(Protocol):
     def restore(self, parked: Sequence[Parked]) -> None:
         """Append one row for each parked cache."""
 
+    def cut(self, parked: Parked, length: int, copies: int) -> list[Parked]:
+        """The first `length` tokens of a parked cache, for `copies` rows; nothing is computed."""
+        ...
+
 
 _decoders: weakref.WeakKeyDictionary[Any, Decoder] = weakref.WeakKeyDictionary()
 

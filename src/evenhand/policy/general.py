@@ -114,6 +114,10 @@ class GeneralDecoder:
                 torch.ones((1, piece.length), dtype=torch.bool, device=self.device),
             )
 
+    def cut(self, parked: Parked, length: int, copies: int) -> list[Parked]:
+        """The first `length` tokens of a parked cache."""
+        return [Parked([layer[:, :, :length] for layer in parked.layers], None, length)] * copies
+
     def _forward(
         self,
         chunks: Sequence[Sequence[int]],

@@ -174,6 +174,11 @@ class NativeDecoder:
         for piece in parked:
             self._cache.put(piece.layers, piece.prefix)
 
+    def cut(self, parked: Parked, length: int, copies: int) -> list[Parked]:
+        """The first `length` tokens of a parked cache, kept once where many rows share them."""
+        layers, prefix = self._cache.cut(parked.layers, parked.prefix, length, copies)
+        return [Parked(layers, prefix, length)] * copies
+
     def open(self, prompts: Sequence[Sequence[int]], copies: Sequence[int]) -> Tensor:
         """Append copies[p] rows that hold prompts[p]; each prompt is computed once. Logits PV."""
         cache, first = self._cache, self.rows

@@ -44,6 +44,10 @@ class Row:
     """In [0, 1); the k-th sampled token consumes the k-th."""
     drawn: int = 0
     last: int = -1
+    sampling: Sampling | None = None
+    """How its tokens are drawn; None: as the batch says."""
+    entropy: float = 0.0
+    """In nats, of the policy's own law (temperature 1, all tokens) of the token it drew last."""
 
 
 @dataclass
@@ -56,6 +60,8 @@ class Batch:
 
     decoder: Decoder
     sampling: Sampling
+    entropies: bool = False
+    """Whether `draw` sets the rows' `entropy`."""
     rows: list[Row] = field(default_factory=list)
     steps: int = 0
     """Calls of `advance` so far."""
@@ -73,10 +79,15 @@ class Batch:
         """The next token of every row, in the order of `rows`, and its log-probability."""
         assert self._logits is not None
         uniforms = [row.uniforms[row.drawn] for row in self.rows]
-        tokens, logprobs = choose(self._logits, uniforms, self.sampling)
+        tokens, logprobs = choose_each(
+            self._logits, uniforms, [row.sampling or self.sampling for row in self.rows]
+        )
         for row, token in zip(self.rows, tokens, strict=True):
             row.drawn += 1
             row.last = token
+        if self.entropies:
+            for row, value in zip(self.rows, entropies(self._logits), strict=True):
+                row.entropy = value
         return tokens, logprobs
 
     def leave(self, row: Row) -> None:
@@ -100,6 +111,11 @@ class Batch:
         self.rows += rows
         self._logits = None
 
+    def cut(self, parked: Parked, length: int, copies: int) -> list[Parked]:
+        """What `copies` rows need to `join` over the first `length` tokens of a parked cache. A key
+        depends on what came before it alone, so the caches of all prefixes are in it."""
+        return self.decoder.cut(parked, length, copies)
+
     def advance(self, more: Mapping[Row, Sequence[int]]) -> None:
         """Every row takes in the token it drew last, and after it more[row] where given."""
         if not self.rows:
@@ -116,6 +132,29 @@ class Batch:
             assert self._logits is not None
             logits = torch.cat([self._logits, logits])
         self._logits = logits
+
+
+def choose_each(
+    logits_BV: Tensor, uniforms_B: Sequence[float], samplings_B: Sequence[Sampling]
+) -> tuple[list[int], list[float]]:
+    """`choose` for rows that may each be drawn in their own way."""
+    kinds = dict.fromkeys(samplings_B)
+    if len(kinds) == 1:
+        return choose(logits_BV, uniforms_B, samplings_B[0])
+    tokens, logprobs = [0] * len(samplings_B), [0.0] * len(samplings_B)
+    for kind in kinds:
+        rows = [b for b, sampling in enumerate(samplings_B) if sampling == kind]
+        found = choose(logits_BV[rows], [uniforms_B[b] for b in rows], kind)
+        for b, token, logprob in zip(rows, *found, strict=True):
+            tokens[b], logprobs[b] = token, logprob
+    return tokens, logprobs
+
+
+def entropies(logits_BV: Tensor) -> list[float]:
+    """Entropy in nats of softmax(logits), one a row."""
+    logs_BV = torch.log_softmax(logits_BV, dim=-1)
+    found: list[float] = (-(logs_BV.exp() * logs_BV).sum(dim=-1)).tolist()
+    return found
 
 
 def choose(

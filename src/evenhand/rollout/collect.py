@@ -9,7 +9,7 @@ waiting groups take the seats that come free.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
@@ -24,11 +24,15 @@ from evenhand.policy.model import Policy
 from evenhand.policy.sampler import Batch, Row, Sampling
 from evenhand.records import Rollout, Task
 from evenhand.rollout.episode import Episode
-from evenhand.rollout.settings import Limits, Request
+from evenhand.rollout.settings import Fork, Limits, Request
+from evenhand.rollout.trunk import Trunk
 from evenhand.rollout.workers import Workers
 from evenhand.tools import Tool
 
-__all__ = ["Limits", "Request", "Sampling", "collect"]
+__all__ = ["Caches", "Fork", "Limits", "Request", "Sampling", "collect"]
+
+Caches = dict[tuple[str, int], Parked]
+"""The key-value caches of finished rollouts, by group id and index in the group."""
 
 
 def collect(
@@ -41,6 +45,8 @@ def collect(
     limits: Limits = Limits(),  # noqa: B008 - frozen
     progress: Callable[[int, int], None] | None = None,
     decoder: Decoder | None = None,
+    entropies: bool = False,
+    caches: Caches | None = None,
 ) -> list[Rollout]:
     """Run every request to its end; rollouts come in the order of the requests.
 
@@ -50,13 +56,18 @@ def collect(
     the start. Raises UserError for a prompt that leaves no room for a turn.
 
     `progress(done, total)` is called as rollouts end. `decoder`: the policy's own unless given.
+    `entropies`: measure them, too. `caches`: where the caches of finished rollouts are kept and
+    those of parents are found, as long as the weights do not change; a fork whose parent has none
+    there computes its prefix, once for all its siblings.
     """
     if not requests:
         return []
     with torch.inference_mode(), _evaluating(policy.model):
         decoder = decoder or decoder_for(policy.model)
         decoder.begin()
-        return _Collection(policy, suite, requests, seed, sampling, limits, progress, decoder).run()
+        return _Collection(
+            policy, suite, requests, seed, sampling, limits, progress, decoder, entropies, caches
+        ).run()
 
 
 class _Collection:
@@ -72,10 +83,15 @@ class _Collection:
         limits: Limits,
         progress: Callable[[int, int], None] | None,
         decoder: Decoder,
+        entropies: bool,
+        caches: Caches | None,
     ) -> None:
         self.policy, self.suite, self.limits = policy, suite, limits
         self.seed, self.sampling, self.progress = seed, sampling, progress
         self.context = min(limits.context, policy.context)
+        self.caches = caches
+        branches = Counter(_stem(request) for request in requests if request.fork)
+        self.trunks = {key: Trunk(count) for key, count in branches.items()}
         self.openings: dict[tuple[str, tuple[str, ...]], tuple[int, ...]] = {}
         self.total = len(requests)
         by_group = groupby(enumerate(requests), lambda numbered: numbered[1].group_id)
@@ -87,15 +103,17 @@ class _Collection:
         """In the batch."""
         self.away: dict[Episode, Parked] = {}
         """Their tool is slow: out of the batch, with their cache."""
+        self.grafts: list[tuple[Episode, Parked]] = []
+        """Forks whose environment stands, with what is known of their prefix: not seated yet."""
         self.done: dict[int, Rollout] = {}
         self.workers = Workers(limits.tool_workers)
-        self.batch = Batch(decoder, sampling)
+        self.batch = Batch(decoder, sampling, entropies)
 
     def run(self) -> list[Rollout]:
         """Rounds until every rollout is over."""
         try:
             self._admit()
-            while self.live or self.away or self.starting:
+            while self.live or self.away or self.starting or self.grafts:
                 replies = self._settle(self._draw()) if self.live else self._idle()
                 self._rejoin(replies)
                 self.batch.advance(replies)
@@ -131,12 +149,15 @@ class _Collection:
             if reply is not None:
                 replies[episode.row] = reply
             else:
-                self.batch.leave(episode.row)
+                if self.caches is None:
+                    self.batch.leave(episode.row)
+                else:
+                    self.caches[episode.place_in_group] = self.batch.park(episode.row)
                 del self.live[episode.row]
         return replies
 
     def _rejoin(self, replies: dict[Row, Sequence[int]]) -> None:
-        """Seat the episodes whose slow tool is done, with their replies; drop the overdue."""
+        """Seat what has a cache: episodes whose slow tool is done, and forks; drop the overdue."""
         rows: list[Row] = []
         caches: list[Parked] = []
         for episode in [episode for episode in self.away if self._returned(episode)]:
@@ -147,11 +168,20 @@ class _Collection:
                 caches.append(cache)
                 replies[episode.row] = reply
                 self.live[episode.row] = episode
+            elif self.caches is not None:
+                self.caches[episode.place_in_group] = cache
+        for episode, cache in self.grafts:
+            rows.append(episode.row)
+            caches.append(cache)
+            self.live[episode.row] = episode
+        self.grafts = []
         if rows:
             self.batch.join(rows, caches)
 
     def _idle(self) -> dict[Row, Sequence[int]]:
         """Nothing is in the batch: wait until something may be."""
+        if self.grafts:
+            return {}
         jobs = [e.job for e in (*self.away, *self.starting) if e.job is not None]
         self.workers.wait_any(jobs, 0.05)
         return {}
@@ -190,7 +220,7 @@ class _Collection:
         """Start the groups for which there are seats, and open those that are ready."""
         if not self.waiting and not self.starting:
             return
-        taken = len(self.live) + len(self.away) + len(self.starting)
+        taken = len(self.live) + len(self.away) + len(self.starting) + len(self.grafts)
         fresh: list[Episode] = []
         while self.waiting and taken < self.limits.rows:
             group = self.waiting[0]
@@ -211,7 +241,8 @@ class _Collection:
 
     def _episode(self, place: int, request: Request) -> Episode:
         key = (request.task.prompt, request.task.tools)
-        if key not in self.openings:
+        fork = request.fork
+        if fork is None and key not in self.openings:
             opening = self.policy.chat.opening(request.task.prompt, self._printed(request.task))
             if len(opening) + self.limits.turn_reserve > self.context:
                 raise UserError(
@@ -223,12 +254,14 @@ class _Collection:
             request,
             self.suite,
             self.policy.chat,
-            self.openings[key],
+            () if fork else self.openings[key],
             place=place,
             seed=self.seed,
             sampling=self.sampling,
             limits=self.limits,
             context=self.context,
+            measured=self.batch.entropies,
+            trunk=self.trunks[_stem(request)] if fork else None,
         )
 
     def _printed(self, task: Task) -> list[Tool]:
@@ -237,8 +270,10 @@ class _Collection:
         return [tool for name in names if not (tool := self.suite.tools[name]).speech]
 
     def _open(self, ready: Sequence[Episode]) -> None:
-        """Seat episodes whose environment stands; each distinct prompt is computed once."""
+        """Seat episodes whose environment stands; each distinct beginning is computed once, and not
+        at all where the cache of a parent holds it."""
         siblings: dict[tuple[int, ...], list[Row]] = {}
+        branches: dict[tuple[tuple[str, int], int], list[Episode]] = {}
         for episode in ready:
             self.starting.remove(episode)
             job = episode.job
@@ -250,17 +285,38 @@ class _Collection:
             if episode.rollout.lost:
                 self._finish(episode)
                 continue
+            fork = episode.request.fork
+            if fork is not None and self.caches is not None:
+                parent = (fork.rollout.group_id, fork.rollout.index)
+                if parent in self.caches:
+                    branches.setdefault((parent, fork.at), []).append(episode)
+                    continue
             self.live[episode.row] = episode
             siblings.setdefault(tuple(episode.rollout.tokens), []).append(episode.row)
+        for (parent, at), episodes in branches.items():
+            assert self.caches is not None
+            # The last token of the prefix is what the rows take in first: its logits are needed.
+            pieces = self.batch.cut(self.caches[parent], at - 1, len(episodes))
+            self.grafts += zip(episodes, pieces, strict=True)
         if siblings:
             self.batch.open(list(siblings), list(siblings.values()))
 
     def _release(self) -> None:
         """Let the threads go, and free the environments of what an error left unfinished."""
         self.workers.close()
-        for episode in (*self.live.values(), *self.away, *self.starting):
+        for trunk in self.trunks.values():
+            trunk.close()
+        grafted = [episode for episode, _ in self.grafts]
+        for episode in (*self.live.values(), *self.away, *self.starting, *grafted):
             if episode.job is None or not self.workers.abandon(episode.job):
                 episode.close()
+
+
+def _stem(request: Request) -> tuple[str, int, int]:
+    """Branches that are equal in this leave their parent between the same two tool calls."""
+    fork = request.fork
+    assert fork is not None
+    return fork.rollout.group_id, fork.rollout.index, fork.turns
 
 
 @contextmanager

@@ -9,9 +9,11 @@ time: what its thread does later reaches no record.
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 
 from evenhand.draws import policy_stream
 from evenhand.environments.base import Environment, Suite
@@ -20,7 +22,8 @@ from evenhand.noise import FaultSession
 from evenhand.policy.chat import ChatFormat, Parsed
 from evenhand.policy.sampler import Row, Sampling
 from evenhand.records import Call, Draw, Result, Rollout, Turn
-from evenhand.rollout.settings import Limits, Request
+from evenhand.rollout.settings import Fork, Limits, Request
+from evenhand.rollout.trunk import Stand, Trunk
 from evenhand.rollout.workers import Job
 from evenhand.tools import Tool
 
@@ -60,17 +63,20 @@ class Episode:
         sampling: Sampling,
         limits: Limits,
         context: int,
+        measured: bool = False,
+        trunk: Trunk | None = None,
     ) -> None:
         self.request, self.suite, self.chat = request, suite, chat
         self.seed, self.limits, self.context = seed, limits, context
-        self.place = place
+        self.place, self.trunk = place, trunk
         """Of its request, among those collected together."""
         self.job: Job | None = None
         """What a worker does, or did last, for it."""
         self.environment: Environment | None = None
         self.session = FaultSession(request.noise, request.schedule)
         uniforms = policy_stream(seed, *request.sampling_key).random(context)
-        self.row = Row(uniforms)
+        sampling = request.sampling or sampling
+        self.row = Row(uniforms, sampling=sampling)
         self.turn_start = len(opening)
         self.started = time.perf_counter()
         self.acting: Turn | None = None
@@ -91,6 +97,28 @@ class Episode:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
         )
+        self.measured = measured
+        if measured:
+            self.rollout.entropies = [0.0] * len(opening)
+        if request.fork is not None:
+            self._descend(request.fork)
+
+    def _descend(self, fork: Fork) -> None:
+        """Take over what the parent was at the fork, and the place in one's own stream: a fork that
+        has its parent's key draws its parent's tokens."""
+        mine, parent, at = self.rollout, fork.rollout, fork.at
+        mine.parent, mine.fork_at = parent.index, at
+        mine.tokens, mine.mask = parent.tokens[:at], parent.mask[:at]
+        mine.logprobs, mine.entropies = parent.logprobs[:at], parent.entropies[:at]
+        self.measured = self.measured and len(parent.entropies) > 0
+        mine.turns = [replace(turn) for turn in parent.turns[: fork.turns]]
+        self.turn_start = fork.turn_start
+        self.row.drawn, self.row.last = sum(mine.mask), mine.tokens[-1]
+
+    @property
+    def place_in_group(self) -> tuple[str, int]:
+        """The group's id, and the index in it."""
+        return self.request.group_id, self.request.index
 
     # -- the collecting thread's part -----------------------------------------------------------
 
@@ -100,6 +128,8 @@ class Episode:
         rollout.tokens.append(token)
         rollout.mask.append(1)
         rollout.logprobs.append(logprob)
+        if self.measured:
+            rollout.entropies.append(self.row.entropy)
         length = len(rollout.tokens)
         return (
             token == self.chat.end_of_turn
@@ -116,6 +146,8 @@ class Episode:
             rollout.tokens += outcome.reply
             rollout.mask += [0] * len(outcome.reply)
             rollout.logprobs += [0.0] * len(outcome.reply)
+            if self.measured:
+                rollout.entropies += [0.0] * len(outcome.reply)
             self.turn_start = len(rollout.tokens)
             return outcome.reply
         rollout.stop = outcome.stop
@@ -148,33 +180,6 @@ class Episode:
         """Make and reset the environment."""
         return Job(self._begin, self.close)
 
-    def fork(self, request: Request) -> Episode:
-        """An independent copy of this moment, which draws its further tokens by `request`'s key.
-
-        For a moment at which no worker holds the episode. The cache of the row is the decoder's:
-        `Batch` parks a copy. Raises NotImplementedError where the environment cannot fork.
-        """
-        assert self.acting is None and self.environment is not None
-        mine = self.rollout
-        other = Episode(
-            request,
-            self.suite,
-            self.chat,
-            mine.tokens,
-            seed=self.seed,
-            sampling=Sampling(mine.temperature, mine.top_p),
-            limits=self.limits,
-            context=self.context,
-        )
-        other.environment = self.environment.fork()
-        other.session = self.session.copy(request.schedule)
-        other.turn_start = self.turn_start
-        other.row.drawn, other.row.last = self.row.drawn, self.row.last
-        other.rollout.mask, other.rollout.logprobs = list(mine.mask), list(mine.logprobs)
-        other.rollout.turns = [replace(turn) for turn in mine.turns]
-        other.rollout.parent, other.rollout.fork_at = mine.index, len(mine.tokens)
-        return other
-
     def close(self) -> None:
         """Free the environment; never raises, for the rollout's outcome is known by now."""
         environment, self.environment = self.environment, None
@@ -187,13 +192,47 @@ class Episode:
     def _begin(self, job: Job) -> str | None:
         """None, or why the rollout is lost before its first turn."""
         try:
-            with self._outside(job, "reset", self.limits.environment_timeout_s):
-                self.environment = self.suite.make()
-                self.environment.reset(self.request.task)
+            if self.trunk is None:
+                self._reset(job)
+            else:
+                with self._outside(job, "fork", self.limits.environment_timeout_s):
+                    taken = self.trunk.take(partial(self._replayed, job))
+                if isinstance(taken, str):
+                    return taken
+                self.environment, self.session = taken
+                self.session.schedule = self.request.schedule
         except Broken as error:
             self.close()
             return str(error)
         return None
+
+    def _reset(self, job: Job) -> None:
+        with self._outside(job, "reset", self.limits.environment_timeout_s):
+            self.environment = self.suite.make()
+            self.environment.reset(self.request.task)
+
+    def _replayed(self, job: Job) -> Stand | str:
+        """Where the parent's finished turns lead; or why they do not lead there."""
+        try:
+            self._reset(job)
+            fork = self.request.fork
+            assert fork is not None
+            tokens = self.rollout.tokens
+            for number, turn in enumerate(self.rollout.turns):
+                whole = tokens[turn.end - 1] == self.chat.end_of_turn
+                written = tokens[turn.start : turn.end - 1 if whole else turn.end]
+                self.session.schedule = self.request.schedule_of(number)
+                again = Outcome(Turn("", start=turn.start, end=turn.end))
+                self._run(job, again, written, whole, last=False)
+                reply = tokens[turn.end : fork.rollout.turns[number + 1].start]
+                if again.reply != reply or _plain(again.turn) != _plain(turn):
+                    raise Broken(f"replay: turn {number + 1} of the parent came out differently")
+        except Broken as error:
+            self.close()
+            return str(error)
+        environment, self.environment = self.environment, None
+        assert environment is not None
+        return environment, self.session
 
     def _act(
         self, job: Job, turn: Turn, written: Sequence[int], whole: bool, last: bool
@@ -323,6 +362,11 @@ class Episode:
                 raise Broken(late)
         finally:
             job.unwatch()
+
+
+def _plain(turn: Turn) -> str:
+    """What a record keeps of a turn; a parent may have been read from a file."""
+    return json.dumps(asdict(turn), sort_keys=True, default=str)
 
 
 def _refusal(code: str, message: str) -> Result:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from evenhand.draws import Schedule
 from evenhand.errors import UserError
 from evenhand.noise import Noise
-from evenhand.records import Task
+from evenhand.policy.sampler import Sampling
+from evenhand.records import Rollout, Task
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,52 @@ class Request:
     sharing: str
     sampling_key: tuple[str | int, ...]
     """Names the rollout's own stream of token sampling: `draws.policy_stream(seed, *key)`."""
+    sampling: Sampling | None = None
+    """How its tokens are drawn; None: as the collection says."""
+    fork: Fork | None = None
+    """What it continues; None for a root."""
+
+    def schedule_of(self, turn: int) -> Schedule:
+        """Whose draws the tools of a turn, counted from 0, consume: a fork's own from the turn on
+        in which it left its parent."""
+        if self.fork is not None and turn < self.fork.turns:
+            return self.fork.request.schedule_of(turn)
+        return self.schedule
+
+
+@dataclass(frozen=True, eq=False)
+class Fork:
+    """A place to branch: the first `at` tokens of a finished rollout.
+
+    The next token, at index `at` of the parent, is drawn anew, so it must be one that the policy
+    sampled; UserError otherwise. The environment is brought to the state after the parent's turns
+    that ended by then, by replaying them under the draws they met; a replay that comes to anything
+    else makes the branch lost.
+    """
+
+    request: Request
+    """The parent's."""
+    rollout: Rollout
+    """The parent."""
+    at: int
+
+    def __post_init__(self) -> None:
+        parent = self.rollout
+        if not 0 <= self.at < len(parent.tokens) or not parent.mask[self.at] or parent.lost:
+            raise UserError(
+                f"fork at token {self.at} of rollout {parent.group_id}/{parent.index}: only a token"
+                " that the policy sampled, in a rollout that was not lost, can be drawn anew"
+            )
+
+    @property
+    def turns(self) -> int:
+        """Turns of the parent that lie wholly before the fork."""
+        return sum(turn.end <= self.at for turn in self.rollout.turns)
+
+    @property
+    def turn_start(self) -> int:
+        """Index of the first token of the turn in which the fork lies."""
+        return self.rollout.turns[self.turns].start
 
 
 @dataclass(frozen=True)
