@@ -158,7 +158,10 @@ class Rollout:
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary; `from_json` restores an equal rollout."""
-        return asdict(self)
+        # Not `asdict` of the whole: it would copy thousands of tokens one by one.
+        data = {field.name: getattr(self, field.name) for field in fields(self)}
+        copied = {name: list(data[name]) for name in ("tokens", "mask", "logprobs")}
+        return {**data, **copied, "turns": [asdict(turn) for turn in self.turns]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], where: str = "record") -> Rollout:
@@ -288,7 +291,8 @@ def write_parquet(path: Path, rollouts: Iterable[Rollout]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [{**r.to_json(), "turns": json.dumps(r.to_json()["turns"])} for r in rollouts]
+    plain = [rollout.to_json() for rollout in rollouts]
+    rows = [{**row, "turns": json.dumps(row["turns"])} for row in plain]
     part = path.with_name(path.name + ".part")
     pq.write_table(pa.Table.from_pylist(rows, schema=_schema()), part)
     os.replace(part, path)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from evenhand.environments.base import Environment, Suite
+from evenhand.environments.base import POOLS, Environment, Suite
 from evenhand.errors import UserError
 from evenhand.integrations.functions import MISTAKES, Functions, methods, of_functions, tool_of
 from evenhand.integrations.trl.methods import method_of
@@ -121,17 +121,16 @@ def environment(
 
 
 class _Tasks(dict[str, Task]):
-    """Tasks of a suite by id; pools are read when first asked for."""
+    """Tasks of a suite by id; a pool is read when none before it has the task."""
 
-    def __init__(self, suite: Any) -> None:
+    def __init__(self, suite: Suite) -> None:
         super().__init__()
-        self._suite = suite
+        self._suite, self._pools = suite, list(POOLS)
 
     def get(self, key: str, default: Any = None) -> Any:
         """The task, or `default`."""
-        if not self:
-            for pool in ("train", "validation", "test", "challenge"):
-                self.update({task.id: task for task in self._suite.tasks(pool)})
+        while key not in self and self._pools:
+            self.update({task.id: task for task in self._suite.tasks(self._pools.pop(0))})
         return super().get(key, default)
 
 
