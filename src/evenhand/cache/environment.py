@@ -1,0 +1,241 @@
+"""CachedEnvironment: a whole environment behind a cache, its writes included.
+
+A write that the cache serves is not run: the world then lags behind the rollout, and `path` says by
+what. On a miss the world catches up, from the deepest snapshot on the path, and replays the rest. A
+depth is the number of state-changing calls, in the path, the world and the snapshots alike; reads
+have no place in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from evenhand.cache.cache import Cache, Served
+from evenhand.cache.frames import FINISHED, STALE
+from evenhand.cache.policy import Mode
+from evenhand.cache.session import Session
+from evenhand.cache.snapshots import Snapshots
+from evenhand.draws import Schedule
+from evenhand.errors import InfrastructureError, UserError
+from evenhand.records import Call, Result, Task
+from evenhand.tools import Effect, Tool
+
+
+class World(Protocol):
+    """The environment that is wrapped: evenhand's own protocol, by shape."""
+
+    tools: Mapping[str, Tool]
+
+    def reset(self, task: Task) -> None:
+        """Start a task."""
+
+    def resources(self, call: Call) -> tuple[str, ...]:
+        """What a call touches."""
+        ...
+
+    def call(self, call: Call, *, stale: bool = False) -> Result:
+        """Run a call."""
+        ...
+
+    @property
+    def can_be_stale(self) -> bool:
+        """Something was written."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """The policy has answered."""
+        ...
+
+    def grade(self) -> float:
+        """The true reward."""
+        ...
+
+    def fork(self) -> World:
+        """A copy; NotImplementedError where there is none."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One state-changing call of the rollout."""
+
+    call: Call
+    digest: bytes
+    """Of the chain after it: the name of the state it leads to."""
+    text: str
+    """What the policy was told."""
+
+
+class CachedEnvironment:
+    """An environment to use in place of `world`, for one rollout at a time.
+
+    `schedule` says whose draws its stochastic tools' results are. `snapshots` may be shared by all
+    the rollouts of a process. `version`: change it when the environment's data changes. In
+    replay-only mode no call reaches the world but control calls, and grading needs a world that has
+    nothing to catch up with.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        cache: Cache,
+        *,
+        schedule: Schedule | None = None,
+        group: str = "",
+        snapshots: Snapshots[World] | None = None,
+        version: str = "1",
+    ) -> None:
+        self.world, self.cache, self.schedule, self.group = world, cache, schedule, group
+        self.snapshots, self.version = snapshots, version
+        self.tools = world.tools
+        self.session = Session(cache, schedule=schedule, group=group)
+        self.path: list[Step] = []
+        self.applied = 0
+        """Depth of the world: so much of the path has been run in it."""
+        self._marks = 0
+        self._started = False
+
+    @property
+    def served(self) -> Served | None:
+        """Where the last result came from."""
+        return self.session.served
+
+    def reset(self, task: Task) -> None:
+        """Start `task`; its id and the environment's version are the scope."""
+        if self._started:
+            self.session.close()
+        self.world.reset(task)
+        scope = environment_scope(task.environment, task.id, self.version)
+        self.session = Session(self.cache, scope=scope, schedule=self.schedule, group=self.group)
+        self.path, self.applied, self._marks, self._started = [], 0, 0, True
+
+    def resources(self, call: Call) -> tuple[str, ...]:
+        """What the call touches."""
+        return self.world.resources(call)
+
+    def call(self, call: Call, *, stale: bool = False) -> Result:
+        """The result of a call, served or run. Exceptions are infrastructure failures."""
+        tool = self.tools.get(call.tool)
+        if tool is None:
+            result: Result = self.session.unknown(call.tool).value
+            return result
+        if tool.control:
+            if self.cache.policy.mode is not Mode.REPLAY:
+                self._catch_up()
+            return self.world.call(call, stale=stale)
+        writes = tool.effect is Effect.WRITES
+        ran = False
+
+        def run() -> Result:
+            nonlocal ran
+            self._catch_up()
+            ran = True
+            return self.world.call(call, stale=stale)
+
+        asked, key = self.session.ask(
+            tool, call.arguments, must_run=False, mark="stale" if stale else ""
+        )
+        try:
+            served = self.cache.call(asked, key, run, self._flags if writes else None)
+        except BaseException:
+            self.session.broke(tool)
+            raise
+        self.session.took(tool, key, served)
+        if writes and served.outcome != "refused":
+            chain = self.session.chain
+            self.path.append(Step(call, chain.digest, served.value.text))
+            self._marks = served.flags
+            if ran:
+                self.applied = len(self.path)
+                if chain.known:
+                    self._keep(chain.digest)
+        told: Result = served.value
+        return told
+
+    @property
+    def can_be_stale(self) -> bool:
+        """Something was written before."""
+        return bool(self._marks & STALE) if self._lags else self.world.can_be_stale
+
+    @property
+    def finished(self) -> bool:
+        """The policy has given its answer."""
+        return bool(self._marks & FINISHED) if self._lags else self.world.finished
+
+    def grade(self) -> float:
+        """The true reward, of a world that has caught up."""
+        self._catch_up()
+        return self.world.grade()
+
+    def fork(self, schedule: Schedule | None = None) -> CachedEnvironment:
+        """An independent copy of this moment: world, state, draw indices."""
+        other = CachedEnvironment.__new__(CachedEnvironment)
+        other.__dict__.update(self.__dict__)
+        other.world = self.world.fork()
+        other.schedule = schedule or self.schedule
+        other.session = self.session.fork(schedule)
+        other.path = list(self.path)
+        return other
+
+    def close(self) -> None:
+        """Count this rollout and free its world."""
+        if self._started:
+            self.session.close()
+        self.world.close()
+
+    @property
+    def _lags(self) -> bool:
+        return self.applied < len(self.path)
+
+    def _flags(self, result: Result) -> int:
+        stale, finished = self.world.can_be_stale, self.world.finished
+        return (STALE if stale else 0) | (FINISHED if finished else 0)
+
+    def _catch_up(self) -> None:
+        """Bring the world to the depth of the path."""
+        if not self._lags:
+            return
+        if self.cache.policy.mode is Mode.REPLAY:
+            raise UserError(
+                "replay-only: the world has not run the recorded writes, so it can neither be"
+                " graded nor go on; use mode record"
+            )
+        ahead = self.path[self.applied :]
+        if self.snapshots is not None:
+            digests = [step.digest for step in ahead]
+            with self.snapshots.deepest(digests, lambda world: world.fork()) as found:
+                if found is not None:
+                    at, world = found
+                    self.world.close()
+                    self.world = world
+                    self.applied += at + 1
+                    self.session.counts["resumed"] += 1
+        for step in self.path[self.applied :]:
+            result = self.world.call(step.call)
+            self.session.counts["replayed"] += 1
+            if result.text != step.text:
+                raise InfrastructureError(
+                    f"{step.call.tool} did not do again what was recorded of it: it depends on more"
+                    " than its arguments and the writes before it; declare it volatile"
+                )
+            self.applied += 1
+            self._keep(step.digest)
+
+    def _keep(self, digest: bytes) -> None:
+        if self.snapshots is None:
+            return
+        try:
+            self.snapshots.offer(digest, self.world.fork)
+        except NotImplementedError:
+            self.snapshots = None
+
+
+def environment_scope(environment: str, task_id: str, version: str = "1") -> str:
+    """The scope of a task's calls, here and on import."""
+    return f"{environment}/{version}/{task_id}"
