@@ -13,6 +13,7 @@ import typer
 
 from evenhand import __version__
 from evenhand.cli.audit import audit
+from evenhand.cli.cache import cache
 from evenhand.cli.check import check_environment
 from evenhand.cli.common import group
 from evenhand.cli.environments import environments
@@ -37,6 +38,10 @@ EXTRAS = {
     "gguf": "smollm2",
     "trackio": "tracking",
     "tensorboard": "tracking",
+    "rapidfuzz": "cache",
+    "rfc8785": "cache",
+    "valkey": "cache",
+    "xxhash": "cache",
 }
 
 
@@ -49,6 +54,7 @@ for name, commands in (
     ("policy", policy),
     ("environments", environments),
     ("exact", exact),
+    ("cache", cache),
 ):
     app.add_typer(commands, name=name)
 
