@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,7 +52,7 @@ class Database:
         self._pid = os.getpid()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            self._prepare()
+            self._prepare_patiently()
         except sqlite3.OperationalError as error:
             if "locked" in str(error) or "unable to open" in str(error):
                 raise UserError(f"{self.path}: cannot be opened as a cache ({error})") from error
@@ -64,6 +65,19 @@ class Database:
             f"{self.path}: not a whole cache file ({error});"
             f" `evenhand cache check --fix {self.path}` saves what is whole"
         )
+
+    def _prepare_patiently(self) -> None:
+        """SQLite's own waiting does not cover the change to WAL, which openers of a new file make
+        at one time."""
+        until = time.monotonic() + self._busy_s
+        while True:
+            try:
+                return self._prepare()
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > until:
+                    raise
+            self.close()
+            time.sleep(0.01)
 
     def _prepare(self) -> None:
         if self.path.exists() and self.path.stat().st_size:
@@ -79,8 +93,11 @@ class Database:
 
     def _recognise(self) -> None:
         """Look before anything is written: somebody else's database is left as it is."""
-        reader = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+        reader = sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None
+        )
         try:
+            reader.execute("BEGIN")  # one moment: another process may be making the file right now
             (own,) = reader.execute("PRAGMA application_id").fetchone()
             (tables,) = reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
         finally:
@@ -101,6 +118,8 @@ class Database:
         connection = sqlite3.connect(
             self.path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
         )
+        with self._lock:
+            self._open.append(connection)
         connection.execute(f"PRAGMA page_size={PAGE_BYTES}")  # of a new file
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
@@ -109,8 +128,6 @@ class Database:
         connection.execute("PRAGMA mmap_size=1073741824")
         connection.execute("PRAGMA trusted_schema=OFF")
         local.pid, local.connection, local.cursor = os.getpid(), connection, connection.cursor()
-        with self._lock:
-            self._open.append(connection)
         return connection
 
     @contextmanager
