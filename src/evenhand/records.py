@@ -160,7 +160,7 @@ class Rollout:
         """A plain dictionary; `from_json` restores an equal rollout."""
         # Not `asdict` of the whole: it would copy thousands of tokens one by one.
         data = {field.name: getattr(self, field.name) for field in fields(self)}
-        copied = {name: list(data[name]) for name in ("tokens", "mask", "logprobs")}
+        copied = {key: list(value) for key, value in data.items() if isinstance(value, list)}
         return {**data, **copied, "turns": [asdict(turn) for turn in self.turns]}
 
     @classmethod

@@ -110,7 +110,11 @@ def _validator_of(schema_text: str) -> Any:
 
 
 def _validator(tool: Tool) -> Any:
-    return _validator_of(json.dumps(dict(tool.parameters), sort_keys=True))
+    made = tool.__dict__.get("_validator")
+    if made is None:  # kept on the tool, for writing its schema as a key costs more than a check
+        made = _validator_of(json.dumps(dict(tool.parameters), sort_keys=True))
+        object.__setattr__(tool, "_validator", made)
+    return made
 
 
 def canonical(value: object) -> str:

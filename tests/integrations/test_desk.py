@@ -163,3 +163,19 @@ def test_a_seed_for_the_environments_own_randomness_follows_the_sharing():
     assert seeds("blocks(2)")[:2] == seeds("blocks(2)")[2:]
     assert seeds("paired")[0] != int(keyed_stream(0, "x").integers(2**31))
     assert Seat(1, 0, 0, "fixed", Schedule(0, "e"), "eval").group_id == "eval/1/0"
+
+
+def test_a_call_that_a_fault_kept_from_running_was_served_by_nobody():
+    noise = Noise.from_config({"tools": {"rate": 0.5, "weights": {"transient": 1.0}}})
+    made = desk(of_functions([weather]), noise)
+
+    class Behind:
+        """What a cached environment shows of its last result."""
+
+        tier = "exact"
+
+    made.environment.served = Behind()
+    for _ in range(12):
+        made.call(Call("weather", {"city": "Rome"}))
+    seen = {(event.draw.fault, event.draw.tier) for event in made.events}
+    assert seen == {("transient", None), (None, "exact")}

@@ -205,9 +205,11 @@ class Desk:
         problem = tool.problem(call.arguments)
         if problem is not None:
             return _refused("BAD_ARGUMENTS", problem)
-        limit = tool.timeout_s
+        limit, ran = tool.timeout_s, False
 
         def execute(stale: bool) -> Result:
+            nonlocal ran
+            ran = True
             with self._outside(job, tool.name, limit):
                 return self.environment.call(call, stale=stale)
 
@@ -223,8 +225,9 @@ class Desk:
         except _Broken as broken:
             self.lose(str(broken))
             return GONE, None, self.lost
-        served = getattr(self.environment, "served", None)
-        if served is not None and draw.repeat >= 0:
+        # A fault may leave the call unrun: what was served last is then another call's.
+        served = getattr(self.environment, "served", None) if ran else None
+        if served is not None and not tool.control:
             draw = replace(draw, tier=served.tier)
         return result, draw, None
 
