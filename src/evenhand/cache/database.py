@@ -9,6 +9,7 @@ import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,7 +50,8 @@ class Database:
         self._local = threading.local()
         self._lock = threading.Lock()
         self._open: list[sqlite3.Connection] = []
-        self._pid = os.getpid()
+        self._inherited: list[sqlite3.Connection] = []
+        _alive.add(self)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._prepare_patiently()
@@ -107,14 +109,9 @@ class Database:
 
     def _connection(self) -> sqlite3.Connection:
         local = self._local
-        if getattr(local, "pid", None) == os.getpid():
-            connection: sqlite3.Connection = local.connection
-            return connection
-        if self._pid != os.getpid():
-            # After a fork: the parent's connections must be neither used nor closed here.
-            self._pid, self._local = os.getpid(), threading.local()
-            self._lock, self._inherited, self._open = threading.Lock(), self._open, []
-            local = self._local
+        found: sqlite3.Connection | None = getattr(local, "connection", None)
+        if found is not None:
+            return found
         connection = sqlite3.connect(
             self.path, timeout=self._busy_s, isolation_level=None, check_same_thread=False
         )
@@ -127,8 +124,13 @@ class Database:
         connection.execute("PRAGMA secure_delete=ON")
         connection.execute("PRAGMA mmap_size=1073741824")
         connection.execute("PRAGMA trusted_schema=OFF")
-        local.pid, local.connection, local.cursor = os.getpid(), connection, connection.cursor()
+        local.connection, local.cursor = connection, connection.cursor()
         return connection
+
+    def _forked(self) -> None:
+        """In a fork's child: the parent's connections must be neither used nor closed."""
+        self._inherited += self._open
+        self._open, self._local, self._lock = [], threading.local(), threading.Lock()
 
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
@@ -151,3 +153,14 @@ class Database:
         for connection in opened:
             connection.close()
         self._local = threading.local()
+
+
+_alive: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _fork() -> None:
+    for database in list(_alive):
+        database._forked()
+
+
+os.register_at_fork(after_in_child=_fork)

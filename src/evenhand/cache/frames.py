@@ -19,8 +19,11 @@ ORIGINS: tuple[Origin, ...] = ("live", "recorded", "simulated")
 _HEAD = struct.Struct("<4s16s")
 _BODY = struct.Struct("<16sdiBBBxIQ")
 _START = _HEAD.size + _BODY.size
-_unpack, _sum = _BODY.unpack_from, xxhash.xxh3_128_digest
+_unpack, _sum = struct.Struct("<4s16s16sdiBBBxIQ").unpack_from, xxhash.xxh3_128_digest
+_COPIED = 1 << 14
+"""Below this many bytes a copy costs less than a view of them."""
 FAILED, STALE, FINISHED = 1, 2, 4
+_new = tuple.__new__
 
 
 class Entry(NamedTuple):
@@ -73,15 +76,23 @@ class Entry(NamedTuple):
 
 def read(frame: bytes, key: bytes | None = None) -> Entry | None:
     """The entry of a whole frame (of `key`, when given); None for anything else."""
-    if len(frame) < _START or frame[:4] != MAGIC:
+    size = len(frame)
+    if size < _START:
         return None
-    if frame[4:20] != _sum(memoryview(frame)[20:]):
+    magic, total, own, stored, draw, origin, kind, flags, words, length = _unpack(frame)
+    if (
+        magic != MAGIC
+        or total != _sum(frame[20:] if size < _COPIED else memoryview(frame)[20:])
+        or (key is not None and own != key)
+        or size != _START + words + length
+        or origin >= len(ORIGINS)
+    ):
         return None
-    own, stored, draw, origin, kind, flags, words, length = _unpack(frame, 20)
     end = _START + words
-    if (key is not None and own != key) or len(frame) != end + length or origin >= len(ORIGINS):
-        return None
-    return Entry(own, kind, frame[end:], frame[_START:end], stored, ORIGINS[origin], draw, flags)
+    # A named tuple's own constructor would double what a hit costs here.
+    return _new(
+        Entry, (own, kind, frame[end:], frame[_START:end], stored, ORIGINS[origin], draw, flags)
+    )
 
 
 def frame_length(head: bytes) -> int | None:

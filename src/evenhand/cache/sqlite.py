@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,6 +21,7 @@ from evenhand.cache.guard import guarded
 from evenhand.cache.salvage import rebuild
 from evenhand.cache.store import STRAY_S, Bounds, Checked, Counters, owner_alive
 
+_identity = struct.Struct(">q").unpack_from
 _GET = "SELECT frame FROM entries WHERE id = ?"
 
 
@@ -44,10 +46,12 @@ class SqliteStore(Database):
     def get(self, key: bytes) -> Entry | None:
         """The whole entry of a key, or None."""
         try:  # written out, for this is the one hot path
-            if getattr(self._local, "pid", None) != os.getpid():
+            try:
+                cursor = self._local.cursor
+            except AttributeError:  # this thread's first, or this process's
                 self._connection()
-            identity = int.from_bytes(key[:8], "big", signed=True)
-            row = self._local.cursor.execute(_GET, (identity,)).fetchone()
+                cursor = self._local.cursor
+            row = cursor.execute(_GET, _identity(key)).fetchone()
         except self.refusals:
             self.counters.errors += 1
             return None
@@ -314,4 +318,4 @@ def rebuild_file(path: Path) -> int:
 
 
 def _id(key: bytes) -> int:
-    return int.from_bytes(key[:8], "big", signed=True)
+    return int(_identity(key)[0])
