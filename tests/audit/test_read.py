@@ -18,7 +18,7 @@ def lines(path, rows, end="\n"):
 
 
 def sizes(log):
-    return sorted(np.bincount(log.group_N[log.group_N >= 0]).tolist())
+    return sorted(np.unique(log.group_N[log.group_N >= 0], return_counts=True)[1].tolist())
 
 
 def own(index, group, **more):

@@ -1,12 +1,10 @@
-"""Reversal risk and cross-talk: where do updates point, and do siblings touch each other?
+"""Reversal risk: where do the updates of each normalisation point, on the same data?
 
 What a rollout chose before any result (its first call, else its completion) is the action of a
 bandit; the update along action k is (1/G) Σ_i A_i 1[a_i = k], because advantages sum to 0.
 """
 
 from __future__ import annotations
-
-from statistics import NormalDist
 
 import numpy as np
 
@@ -35,10 +33,11 @@ def reversal(log: Log) -> Finding:
     if size_M.max() < 4:
         says = "groups of 2 or 3 cannot be reversed by sharing: their slope is a constant"
         return Finding(kind, "ok", 1.0, 1.0, 1.0, {"says": says, "aspect": "size"})
-    unit_N = _units(log, use_N, group_N, groups, pool=True)
+    unit_N = _units(log, use_N, groups)
     unit_M = np.zeros(groups, np.int64)
     unit_M[group_N] = unit_N
-    column_N = _columns(unit_N, log.first_N[use_N])
+    column_N = columns(unit_N, log.first_N[use_N])
+    main = int(np.argmax(np.bincount(unit_M)))
     cell_N = group_N * COLUMNS + column_N
     updates = {}
     for name in COMPARED:
@@ -54,7 +53,14 @@ def reversal(log: Log) -> Finding:
     evidence = {
         "aspect": "directions",
         "cosine_to_leave_one_out": {k: v.estimate for k, v in cosines.items()},
+        "cosines": {
+            one: {
+                other: _cosine(updates[one], updates[other], unit_M).estimate for other in updates
+            }
+            for one in updates
+        },
         "actions_of_opposite_sign": wrong,
+        "of_the_commonest_task": _shown(log, use_N, unit_N, column_N, main, updates, unit_M),
         "advantage_used": used or "unknown",
         "success_over_groups_5_50_95": spread,
         "groups": groups,
@@ -85,17 +91,43 @@ def reversal(log: Log) -> Finding:
     )
 
 
-def _units(log: Log, use_N: Bools, group_N: Ints, groups: int, *, pool: bool) -> Ints:
+def _shown(
+    log: Log,
+    use_N: Bools,
+    unit_N: Ints,
+    column_N: Ints,
+    main: int,
+    updates: dict[str, Floats],
+    unit_M: Ints,
+) -> list[dict[str, object]]:
+    """Expected updates of the commonest actions of the task with most groups, for people."""
+    shown = []
+    first_N = log.first_N[use_N]
+    for k in range(6):
+        here_N = (unit_N == main) & (column_N == k)
+        if not here_N.any():
+            break
+        row: dict[str, object] = {
+            name: float(u[unit_M == main][:, k].mean()) for name, u in updates.items()
+        }
+        label = log.labels.get(int(first_N[here_N][0]), "")
+        shown.append(
+            {"action": label, "share": float(here_N.sum() / (unit_N == main).sum()), **row}
+        )
+    return shown
+
+
+def _units(log: Log, use_N: Bools, groups: int) -> Ints:
     """Rollouts whose actions mean the same: one task, at one step where that has several groups."""
     run_N, task_N, step_N = log.run_N[use_N], log.task_N[use_N], log.step_N[use_N]
     for codes in ((run_N, task_N, step_N), (run_N, task_N)):
         unit_N, units = dense(*codes)
         if groups >= 2 * units:
             return unit_N
-    return np.zeros_like(group_N) if pool else unit_N
+    return np.zeros_like(unit_N)
 
 
-def _columns(unit_N: Ints, first_N: Ints) -> Ints:
+def columns(unit_N: Ints, first_N: Ints) -> Ints:
     """Rank of an action among its unit's by frequency, at most COLUMNS - 1."""
     class_N, classes = dense(unit_N, first_N)
     count_K = np.bincount(class_N, minlength=classes)
@@ -161,63 +193,3 @@ def _used(log: Log, use_N: Bools, group_N: Ints) -> str | None:
 def _success_spread(group_N: Ints, reward_N: Floats, groups: int) -> list[float]:
     mean_M = by(group_N, reward_N, groups) / np.bincount(group_N, minlength=groups)
     return [float(q) for q in np.quantile(mean_M, [0.05, 0.5, 0.95])]
-
-
-def cross_talk(log: Log) -> Finding:
-    """The mean of Σ_{i≠j} R_j s_i, s_i the action less its frequency in other groups of the unit.
-
-    It is 0 whenever no response depends on what siblings did, whatever they share.
-    """
-    kind = "cross-talk"
-    use_N = log.votes_N & (log.first_N >= 0)
-    group_N, groups = dense(log.group_N[use_N])
-    if not groups:
-        return unknown(kind, "no action of a rollout is logged", RECORD, aspect="none")
-    unit_N = _units(log, use_N, group_N, groups, pool=False)
-    unit_M = np.zeros(groups, np.int64)
-    unit_M[group_N] = unit_N
-    units = int(unit_N.max()) + 1
-    several = np.bincount(unit_M, minlength=units)[unit_M] >= 2
-    if several.sum() < 20:
-        return unknown(kind, "hardly any task has several groups", RECORD, aspect="action")
-    cell_N = group_N * COLUMNS + _columns(unit_N, log.first_N[use_N])
-    reward_N = log.reward_N[use_N]
-    size_M = np.bincount(group_N, minlength=groups).astype(np.float64)[:, None]
-    count_MK = by(cell_N, np.ones(len(cell_N)), groups * COLUMNS).reshape(groups, COLUMNS)
-    paid_MK = by(cell_N, reward_N, groups * COLUMNS).reshape(groups, COLUMNS)
-    count_UK, paid_U, size_U = (np.zeros((units, k)) for k in (COLUMNS, 1, 1))
-    np.add.at(count_UK, unit_M, count_MK)
-    np.add.at(paid_U, unit_M, paid_MK.sum(1, keepdims=True))
-    np.add.at(size_U, unit_M, size_M)
-    rest_M = np.maximum(size_U[unit_M] - size_M, 1.0)
-    chance_MK = (count_UK[unit_M] - count_MK) / rest_M
-    base_M = (paid_U[unit_M] - paid_MK.sum(1, keepdims=True)) / rest_M
-    # Rewards less the mean of other groups: constants do not matter, and it is less noisy.
-    left_M = paid_MK.sum(1, keepdims=True) - size_M * base_M
-    score_MK = count_MK - size_M * chance_MK
-    own_MK = (paid_MK - base_M * count_MK) - left_M * chance_MK
-    x_MK = (left_M * score_MK - own_MK) / np.maximum(size_M * (size_M - 1), 1.0)
-    x_MK = x_MK[several & (size_M[:, 0] >= 2)]
-    seen_K = np.flatnonzero((x_MK != 0).sum(0) >= 10)
-    if not len(seen_K) or len(x_MK) < 20:
-        return unknown(kind, "too few groups with different actions", RECORD, aspect="action")
-    mean_K = x_MK[:, seen_K].mean(0)
-    error_K = np.maximum(x_MK[:, seen_K].std(0, ddof=1) / np.sqrt(len(x_MK)), 1e-12)
-    worst = int(np.argmax(np.abs(mean_K / error_K)))
-    z = NormalDist().inv_cdf(1 - 0.025 / len(seen_K))
-    value, half = float(mean_K[worst]), float(z * error_K[worst])
-    low, high = value - half, value + half
-    t = abs(value) / (half / z)
-    verdict: Verdict = "critical" if t > z + 2 else "warning" if t > z else "ok"
-    says = (
-        f"a rollout's reward goes with its siblings' actions by {value:+.4f} [{low:+.4f},"
-        f" {high:+.4f}] at the action of most evidence, of {len(seen_K)}"
-    )
-    mend = (
-        ""
-        if verdict == "ok"
-        else "make a response a function of the rollout's own calls: no fuzzy hits filled by"
-        " siblings, no shared counters or evictions inside a group"
-    )
-    evidence = {"says": says, "aspect": "action", "t": t, "groups": len(x_MK)}
-    return Finding(kind, verdict, value, low, high, evidence, mend)

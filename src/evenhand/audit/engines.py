@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import reduce
-from itertools import groupby
 from math import gcd
 from pathlib import Path
 from typing import Any
 
-from evenhand.audit.log import Builder, CallSeen, plain_json
+from evenhand.audit.builder import Builder
+from evenhand.audit.log import CallSeen, plain_json
 from evenhand.errors import RecordError
 from evenhand.records import json_lines
 
@@ -37,40 +37,67 @@ def trl(rows: Builder, path: Path) -> None:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
+        with pq.ParquetFile(path) as table:
+            kinds = {f.name: f.type for f in table.schema_arrow}
+            names = [
+                name
+                for name, kind in kinds.items()
+                if name not in NO_REWARD
+                and (pa.types.is_floating(kind) or pa.types.is_integer(kind))
+            ]
+            if not names:
+                raise RecordError(
+                    f"{path}: has no numeric column beside step and advantage for a reward"
+                )
+            if len(names) > 1:
+                listed = ", ".join(names)
+                rows.note(f"the reward is the plain sum of {listed}: weights are not logged")
+            kept = [n for n in ("step", "prompt", "completion", "advantage") if n in kinds]
+            kept += [n for n in ("group_id", "schedule_id", "schedule") if n in kinds] + names
+            size = _trl_size(rows, _runs(table), path.name)
+            number = 0
+            for batch in table.iter_batches(4096, columns=kept):
+                for row in batch.to_pylist():
+                    _trl_row(rows, path, row, names, number, size)
+                    number += 1
     except (pa.ArrowException, OSError) as error:
         raise RecordError(f"{path}: not a whole Parquet file ({error})") from error
-    kinds = {f.name: f.type for f in table.schema}
-    names = [
-        name
-        for name, kind in kinds.items()
-        if name not in NO_REWARD and (pa.types.is_floating(kind) or pa.types.is_integer(kind))
-    ]
-    if not names:
-        raise RecordError(f"{path}: has no numeric column beside step and advantage for a reward")
-    if len(names) > 1:
-        rows.note(f"the reward is the plain sum of {', '.join(names)}: weights are not logged")
-    data = table.to_pylist()
-    size = _trl_size(rows, [plain_json(row["prompt"]) for row in data], path.name)
-    for i, row in enumerate(data):
-        values = [row[name] for name in names if row[name] is not None]
-        prompt = plain_json(row["prompt"])
-        rows.add(
-            step=int(row.get("step") or 0),
-            task=prompt,
-            group=(path.stem, i // size) if row.get("group_id") is None else row["group_id"],
-            index=i % size,
-            reward=sum(values) if values else None,
-            schedule=row.get("schedule_id") or row.get("schedule"),
-            completion=plain_json(row["completion"]),
-            calls=_messages(row["completion"]) if isinstance(row["completion"], list) else None,
-            advantage=row.get("advantage"),
-            lost=not values,
-        )
 
 
-def _trl_size(rows: Builder, prompts: list[str], name: str) -> int:
-    lengths = [len(list(same)) for _, same in groupby(prompts)]
+def _trl_row(
+    rows: Builder, path: Path, row: Mapping[str, Any], names: list[str], number: int, size: int
+) -> None:
+    values = [row[name] for name in names if row[name] is not None]
+    said, group = row["completion"], row.get("group_id")
+    rows.add(
+        step=int(row.get("step") or 0),
+        task=row["prompt"] if isinstance(row["prompt"], str) else plain_json(row["prompt"]),
+        group=(path.stem, number // size) if group is None else group,
+        index=number % size,
+        reward=sum(values) if values else None,
+        schedule=row.get("schedule_id") or row.get("schedule"),
+        completion=said if isinstance(said, str) else plain_json(said),
+        calls=_messages(said) if isinstance(said, list) else None,
+        advantage=row.get("advantage"),
+        lost=not values,
+    )
+
+
+def _runs(table: Any) -> list[int]:
+    """How many rows stand in a row with one prompt."""
+    lengths: list[int] = []
+    last: object = None
+    for batch in table.iter_batches(4096, columns=["prompt"]):
+        for prompt in batch.column(0).to_pylist():
+            if lengths and prompt == last:
+                lengths[-1] += 1
+            else:
+                lengths.append(1)
+                last = prompt
+    return lengths
+
+
+def _trl_size(rows: Builder, lengths: list[int], name: str) -> int:
     size = reduce(gcd, lengths, 0) or 1
     if size == 1 and len(lengths) > 1:
         rows.note(f"{name}: no group size fits the rows (train and eval mixed?); groups of one")

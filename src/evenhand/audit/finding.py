@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any, Literal
 
 import numpy as np
@@ -86,7 +87,11 @@ def bootstrap(
     confidence: float = CONFIDENCE,
     key: str = "",
 ) -> tuple[float, float, float]:
-    """A statistic of unit weights (B, units) -> (B,): its value, and a percentile interval."""
+    """A statistic of unit weights (B, units) -> (B,): its value, and a percentile interval.
+
+    The percentiles are expanded by Student's quantile and √(n/(n-1)), without which an interval
+    from few units is too narrow (Hesterberg 2015, "What teachers should know about the bootstrap").
+    """
     stream = keyed_stream(0, "audit", key)
     point = float(statistic(np.ones((1, units)))[0])
     found = []
@@ -100,9 +105,16 @@ def bootstrap(
     values = values[np.isfinite(values)]
     if not len(values) or not np.isfinite(point):
         return float("nan"), float("nan"), float("nan")
-    tail = (1 - confidence) / 2
+    wide = student((1 + confidence) / 2, units - 1) * (units / max(units - 1, 1)) ** 0.5
+    tail = NormalDist().cdf(-wide)
     low, high = np.quantile(values, [tail, 1 - tail])
     return point, float(low), float(high)
+
+
+def student(level: float, freedom: float) -> float:
+    """Quantile of Student's t, by the expansion around the normal one to the order 1/ν²."""
+    z, v = NormalDist().inv_cdf(level), max(freedom, 1.0)
+    return z + (z**3 + z) / (4 * v) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v * v)
 
 
 def by(code_N: NDArray[np.int64], values_N: Floats, size: int) -> Floats:

@@ -1,8 +1,7 @@
 """Log: rollouts of any engine as columns, one row a rollout, and one row a tool call.
 
-Axes: N rollouts, C tool calls. Codes are small integers given in the order of first sight; -1 and
-NaN mean "this log does not say". Texts are kept as hashes only, so that memory does not grow with
-the length of completions.
+Axes: N rollouts, C tool calls. Codes are 62-bit hashes; -1 and NaN mean "this log does not say".
+Texts are kept as hashes only, so that memory does not grow with the length of completions.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -79,6 +78,14 @@ class Log:
     failed_C: Bools
     splits: tuple[str, ...]
     """Name of each split code."""
+    thin_N: Ints
+    """Hash of the rollout's run, step and task, by which a long log is thinned."""
+    features_NF: Floats
+    """Gradient features: projections of each rollout's score; F is 0 where none are logged."""
+    labels: dict[int, str] = field(default_factory=dict)
+    """Words of some of the first choices, for people."""
+    seen: int = 0
+    """Rollouts read; more than there are rows where the log was thinned."""
 
     def __len__(self) -> int:
         return len(self.reward_N)
@@ -96,6 +103,36 @@ class Log:
         """Training rollouts with a reward."""
         return self.training_N & np.isfinite(self.reward_N) & ~self.lost_N
 
+    def pick(self, keep_N: Bools) -> Log:
+        """Some of the rollouts, with their calls."""
+        place_N = np.cumsum(keep_N) - 1
+        keep_C = keep_N[self.owner_C] if len(self.owner_C) else np.zeros(0, np.bool_)
+        columns: dict[str, Any] = {
+            f.name: getattr(self, f.name)[keep_C if f.name.endswith("_C") else keep_N]
+            for f in fields(self)
+            if f.name.endswith(("_N", "_NF", "_C"))
+        }
+        columns["owner_C"] = place_N[columns["owner_C"]].astype(np.int64)
+        return replace(self, **columns)
+
+    def widened(self, width: int) -> Log:
+        """The same with room for `width` features."""
+        if self.features_NF.shape[1] == width:
+            return self
+        return replace(self, features_NF=np.full((len(self), width), np.nan))
+
+    @classmethod
+    def join(cls, logs: Sequence[Log]) -> Log:
+        """One log of several of one source, in order; notes, splits and labels are the last's."""
+        starts = np.cumsum([0, *(len(log) for log in logs[:-1])])
+        columns: dict[str, Any] = {
+            f.name: np.concatenate([getattr(log, f.name) for log in logs])
+            for f in fields(cls)
+            if f.name.endswith(("_N", "_NF", "_C")) and f.name != "owner_C"
+        }
+        owners = [log.owner_C + start for log, start in zip(logs, starts, strict=True)]
+        return replace(logs[-1], **columns, owner_C=np.concatenate(owners))
+
 
 def digest(*parts: str) -> int:
     """A positive 62-bit integer of the texts; 0 is never returned by any likely text."""
@@ -106,129 +143,3 @@ def digest(*parts: str) -> int:
 def plain_json(value: object) -> str:
     """JSON with sorted keys; anything else as text."""
     return json.dumps(value, sort_keys=True, default=str)
-
-
-@dataclass
-class Builder:
-    """Collects rows; `log` turns them into columns."""
-
-    source: str
-    notes: list[str] = field(default_factory=list)
-    rows: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in _ROW})
-    calls: dict[str, list[Any]] = field(
-        default_factory=lambda: {"owner": [], "key": [], "result": [], "failed": []}
-    )
-    codes: dict[str, dict[object, int]] = field(
-        default_factory=lambda: {k: {} for k in ("run", "split", "task", "group", "schedule")}
-    )
-    bad: int = 0
-
-    def note(self, text: str) -> None:
-        """Say something about the files once."""
-        if text not in self.notes:
-            self.notes.append(text)
-
-    def add(
-        self,
-        *,
-        run: str = "",
-        step: int = 0,
-        split: str = "train",
-        task: object = None,
-        group: object = None,
-        index: int = 0,
-        reward: object = None,
-        true: object = None,
-        schedule: object = None,
-        completion: str | None = None,
-        calls: Sequence[CallSeen] | None = None,
-        advantage: object = None,
-        lost: bool = False,
-        faults: object = None,
-    ) -> None:
-        """One rollout. `group` is unique within its run, split and step only."""
-        rows, row = self.rows, len(self.rows["reward"])
-        rows["run"].append(self._code("run", run))
-        rows["step"].append(step)
-        rows["split"].append(self._code("split", split))
-        rows["task"].append(-1 if task is None else self._code("task", task))
-        where = None if group is None else (run, split, step, group)
-        rows["group"].append(-1 if where is None else self._code("group", where))
-        rows["index"].append(index)
-        rows["reward"].append(self._number(reward))
-        rows["true"].append(self._number(true))
-        rows["advantage"].append(self._number(advantage))
-        known = schedule is not None and schedule != ""
-        rows["schedule"].append(self._code("schedule", schedule) if known else -1)
-        rows["completion"].append(-1 if completion is None else digest(completion))
-        rows["lost"].append(lost)
-        rows["faults"].append(self._number(faults))
-        rows["first_fault"].append(float("nan"))
-        rows["tier"].append(-1)
-        rows["calls"].append(-1)
-        rows["results"].append(-1)
-        rows["first"].append(rows["completion"][-1])
-        if calls is not None:
-            self._calls(row, calls)
-
-    def _calls(self, row: int, calls: Sequence[CallSeen]) -> None:
-        rows = self.rows
-        rows["calls"][row] = digest(*(c.call for c in calls))
-        rows["results"][row] = digest(*(c.result for c in calls))
-        if not calls:
-            return
-        rows["first"][row] = digest(calls[0].call)
-        history = 0
-        for seen in calls:
-            key = digest(str(history), seen.call)
-            result = digest(seen.result)
-            self.calls["owner"].append(row)
-            self.calls["key"].append(key)
-            self.calls["result"].append(result)
-            self.calls["failed"].append(seen.failed)
-            history = digest(str(key), seen.result)
-        if all(c.fault is not None for c in calls):
-            rows["faults"][row] = float(sum(bool(c.fault) for c in calls))
-            rows["first_fault"][row] = float(bool(calls[0].fault))
-        rows["tier"][row] = int(any(c.tier is not None for c in calls))
-
-    def _code(self, kind: str, value: object) -> int:
-        codes = self.codes[kind]
-        return codes.setdefault(value, len(codes))
-
-    def _number(self, value: object) -> float:
-        if value is None or value == "":
-            return float("nan")
-        try:
-            number = float(value)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            self.bad += 1
-            return float("nan")
-        return number if np.isfinite(number) else float("nan")
-
-    def log(self) -> Log:
-        """The columns."""
-        if self.bad:
-            self.note(f"{self.bad} values were no numbers; they count as not recorded")
-        missing = int(np.isnan(np.asarray(self.rows["reward"], dtype=np.float64)).sum())
-        if missing:
-            self.note(f"{missing} of {len(self.rows['reward'])} rollouts have no reward: no vote")
-        columns: dict[str, Any] = {
-            f"{name}_N": np.asarray(values, dtype=_ROW[name]) for name, values in self.rows.items()
-        }
-        calls: dict[str, Any] = {
-            f"{name}_C": np.asarray(values, dtype=np.bool_ if name == "failed" else np.int64)
-            for name, values in self.calls.items()
-        }
-        split_names = tuple(str(name) for name in self.codes["split"])
-        return Log(self.source, tuple(self.notes), **columns, **calls, splits=split_names)
-
-
-_ROW: dict[str, type] = {
-    **dict.fromkeys(
-        ("run", "step", "split", "task", "group", "index", "schedule", "first"), np.int64
-    ),
-    **dict.fromkeys(("calls", "results", "completion", "tier"), np.int64),
-    **dict.fromkeys(("reward", "true", "advantage", "faults", "first_fault"), np.float64),
-    "lost": np.bool_,
-}

@@ -100,24 +100,27 @@ def _identical(log: Log) -> Finding | None:
     if coverage == 0:
         return None
     luck_M = by(owner_K, luck_K, groups)
-    share = float(covered_M.sum()), float(size_M.sum())
-    finding = _judge(
-        "identical-actions",
-        luck_M / share[0],
-        total_M / share[1],
-        f"{coverage:.0%} of rollouts have a sibling that did exactly the same",
-        coverage=coverage,
-        groups=groups,
-    )
-    if coverage >= 0.5 or finding.verdict == "not-identifiable":
-        return finding
-    # Rollouts without a twin may have no luck at all: then only this much of the variance is.
-    low = coverage * finding.low
-    verdict: Verdict = "critical" if low > 0.5 else "warning" if low > 0.1 else "not-identifiable"
-    says = finding.evidence["says"] + "; for the others nothing is known, so this is a bound"
-    evidence = {**finding.evidence, "aspect": "lower-bound", "says": says}
-    mend = RECORD if verdict == "not-identifiable" else MEND
-    return Finding("luck-share", verdict, coverage * finding.estimate, low, 1.0, evidence, mend)
+    columns_4M = np.stack([luck_M, covered_M, total_M, size_M])
+    wide_range = float(np.ptp(reward_N)) ** 2 / 4
+
+    def bounds(w_BM: Floats) -> Floats:
+        """(4, B): λ among the twins, the least and the most that it can be over all, coverage."""
+        luck_B, covered_B, total_B, size_B = columns_4M @ w_BM.T
+        with np.errstate(divide="ignore", invalid="ignore"):
+            part_B, variance_B = covered_B / size_B, total_B / size_B
+            twins_B = (luck_B / covered_B) / variance_B
+            most_B = part_B * twins_B + (1 - part_B) * wide_range / variance_B
+        return np.stack([twins_B, part_B * twins_B, np.minimum(most_B, 1.0), part_B])
+
+    says = f"{coverage:.0%} of rollouts have a sibling that did exactly the same"
+    evidence = {"coverage": coverage, "groups": groups}
+    if groups < FEWEST or not total_M.sum() > 0:
+        return _judge("identical-actions", luck_M, total_M, says, **evidence)
+    value = float(bounds(np.ones((1, groups)))[0, 0])
+    low = bootstrap(lambda w_BM: bounds(w_BM)[1], groups, key="luck")[1]
+    high = bootstrap(lambda w_BM: bounds(w_BM)[2], groups, key="luck")[2]
+    # A rollout without a twin may have been all luck or none: the interval holds both.
+    return _verdict("identical-actions", (value, low, max(high, value)), says, evidence)
 
 
 def _judge(aspect: str, top_M: Floats, bottom_M: Floats, says: str, **more: float) -> Finding:
@@ -129,6 +132,14 @@ def _judge(aspect: str, top_M: Floats, bottom_M: Floats, says: str, **more: floa
     value, low, high = ratio_interval(top_M, bottom_M, key="luck")
     if not np.isfinite(value):
         return unknown("luck-share", f"{says}, but rewards vary too seldom", RECORD, **evidence)
+    return _verdict(aspect, (value, low, high), says, more)
+
+
+def _verdict(
+    aspect: str, found: tuple[float, float, float], says: str, more: dict[str, float]
+) -> Finding:
+    value, low, high = found
+    evidence: dict[str, object] = {"aspect": aspect, **more}
     evidence["says"] = f"{value:.0%} of the reward's variance is luck, from {says}"
     wide = low <= 0.1 and high > 0.5
     verdict: Verdict = (

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evenhand.audit.log import Builder, CallSeen, plain_json
+from evenhand.audit.builder import Builder
+from evenhand.audit.log import CallSeen, plain_json
 from evenhand.errors import RecordError
 from evenhand.records import json_lines
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evenhand.audit.log import Builder, CallSeen, plain_json
+from evenhand.audit.builder import Builder
+from evenhand.audit.log import CallSeen, plain_json
 from evenhand.errors import RecordError, UserError
 from evenhand.records import json_lines
 
@@ -92,6 +93,7 @@ def row(rows: Builder, data: Mapping[str, Any], where: str, number: int) -> None
         advantage=got["advantage"],
         lost=got["reward"] is None,
         faults=got["faults"],
+        features=_features(data.get("features"), where),
     )
 
 
@@ -163,6 +165,13 @@ def _list(value: Any, where: str) -> list[Any]:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return list(value)
     raise UserError(f"{where}: {plain_json(value)[:40]} is not a list")
+
+
+def _features(value: Any, where: str) -> list[float] | None:
+    try:
+        return None if value is None else [float(v) for v in _list(value, where)]
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{where}: features are not all numbers ({error})") from error
 
 
 def _first(data: Mapping[str, Any], names: Sequence[str]) -> Any:

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenhand.advantages import advantages
+from evenhand.audit.builder import Builder
 from evenhand.audit.coupling import coupling
-from evenhand.audit.directions import cross_talk, reversal
+from evenhand.audit.crosstalk import cross_talk
+from evenhand.audit.directions import reversal
 from evenhand.audit.finding import Finding
 from evenhand.audit.groups import dead, drift
-from evenhand.audit.log import Builder, CallSeen, Log
+from evenhand.audit.log import CallSeen, Log
 from evenhand.audit.luck import luck, tool_luck
 from evenhand.draws import keyed_stream
 from evenhand.statistics import wilson
@@ -161,6 +163,31 @@ def _fills(leak: float, shared: bool = False) -> Callable[[Stream, Builder], Non
     return make
 
 
+def _skilled(features: bool, leak: float = 0.0) -> Callable[[Stream, Builder], None]:
+    """Action 1 always pays and 0 never, so that R_i s_i is large while R_j s_i is not; with `leak`
+    a sibling's action 1 pays the next rollout too."""
+
+    def make(stream: Stream, rows: Builder) -> None:
+        before = 0
+        for g, task, i in _rollouts(200):
+            before = 0 if i == 0 else before
+            a = int(stream.random() < 0.4)
+            reward = float(a or (before and stream.random() < leak))
+            score = [a - 0.4, float(stream.normal())] if features else None
+            rows.add(task=task, group=g, index=i, reward=reward, completion=f"{a}", features=score)
+            before = a
+
+    return make
+
+
+def _rare(stream: Stream, rows: Builder) -> None:
+    """A quarter of the rollouts has an answer of its own, as much luck as the others' coins."""
+    for g, task, i in _rollouts(80):
+        alone = stream.random() < 0.25
+        said = f"{g} {i}" if alone else "common"
+        rows.add(task=task, group=g, index=i, reward=float(stream.random() < 0.5), completion=said)
+
+
 def _misgrouped(stream: Stream, rows: Builder) -> None:
     for g, _, i in _rollouts(40):
         rows.add(task=(g + i) % 40, group=g, index=i, reward=float(stream.random() < 0.5))
@@ -214,6 +241,7 @@ PLANTS: tuple[Plant, ...] = (
     Plant("skilled pair", _actions((0.0, 1.0)), _LUCK, None, CALM, 0.0),
     Plant("half skill", _actions((0.25, 0.75)), _LUCK, None, ALARM, 0.75),
     Plant("fair coin, all answers differ", _unlabelled, _LUCK, None, DARK),
+    Plant("fair coin, some answers differ", _rare, _LUCK, None, ALARM, 1.0),
     Plant("8x8 table, λ = 0.36", _table(0.3), _LUCK, None, ALARM, 0.36),
     Plant("8x8 table, λ = 0", _table(0.0), _LUCK, None, CALM, 0.0),
     Plant("faults that cost 0.6", _faults(0.6), _TOOL, None, ALARM, _TOOL_TRUTH),
@@ -231,6 +259,9 @@ PLANTS: tuple[Plant, ...] = (
     Plant("fills leak", _fills(0.4), _TALK, None, ALARM),
     Plant("no leak, shared draw", _fills(0.0, shared=True), _TALK, None, CALM, 0.0),
     Plant("no leak", _fills(0.0), _TALK, None, CALM, 0.0),
+    Plant("no leak, skill", _skilled(False), _TALK, None, CALM, 0.0),
+    Plant("no leak, features", _skilled(True), _TALK, None, CALM, 0.0),
+    Plant("leak, features", _skilled(True, 0.8), _TALK, None, ALARM),
     Plant("mis-grouped", _misgrouped, dead, "mis-grouped", ALARM),
     Plant("flaky grader", _grader(0.1), dead, "grader", ALARM),
     Plant("flips, q = 0.1", _grader(0.1), dead, "spurious", ALARM, 1 - 0.9**8 - 0.1**8),

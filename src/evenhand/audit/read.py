@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from evenhand.audit import engines, own, plain
-from evenhand.audit.log import Builder, Log
+from evenhand.audit.builder import MOST, Builder
+from evenhand.audit.gallery import Gallery
+from evenhand.audit.log import Log
 from evenhand.errors import UserError
 from evenhand.records import json_lines
 
 
-def read(path: Path) -> Log:
-    """The rollouts under `path`; UserError says what was looked for when there are none."""
+def read(path: Path, gallery: Gallery | None = None, *, most: int = MOST) -> Log:
+    """The rollouts under `path`, of which at most `most` are kept; UserError says what was looked
+    for when there are none. `gallery` is shown them all."""
     if not path.exists():
         raise UserError(f"{path}: no such file or folder")
-    rows = _folder(path) if path.is_dir() else _file(path)
-    if not rows.rows["reward"]:
+
+    def new(source: str) -> Builder:
+        return Builder(source, most, gallery)
+
+    rows = _folder(path, new) if path.is_dir() else _file(path, new)
+    if not rows.seen:
         raise UserError(f"{path}: holds no rollouts; {_WANTED}")
     return rows.log()
 
+
+New = Callable[[str], Builder]
 
 _WANTED = (
     "give an evenhand run, TRL completions parquet, verl rollout JSONL, verifiers traces.jsonl, or"
@@ -28,16 +37,16 @@ _WANTED = (
 )
 
 
-def _folder(path: Path) -> Builder:
+def _folder(path: Path, new: New) -> Builder:
     runs = own.runs(path)
     if runs:
-        rows = Builder("evenhand")
+        rows = new("evenhand")
         for run in runs:
             own.run(rows, run, path)
         return rows
     found = sorted(path.rglob("completions_*.parquet"))
     if found:
-        rows = Builder("trl")
+        rows = new("trl")
         for file in found:
             engines.trl(rows, file)
         return rows
@@ -50,48 +59,48 @@ def _folder(path: Path) -> Builder:
         raise UserError(f"{path}: holds no log that is known here; {_WANTED}")
     whole: Builder | None = None
     for file in found:
-        whole = _file(file, whole)
+        whole = _file(file, new, whole)
     assert whole is not None
     return whole
 
 
-def _file(path: Path, rows: Builder | None = None) -> Builder:
+def _file(path: Path, new: New, rows: Builder | None = None) -> Builder:
     match path.suffix:
         case ".parquet":
-            return _parquet(path, rows)
+            return _parquet(path, new, rows)
         case ".csv":
-            rows = rows or Builder("plain")
+            rows = rows or new("plain")
             plain.csv_file(rows, path)
             return rows
         case ".jsonl" | ".json" | ".ndjson":
-            return _jsonl(path, rows)
+            return _jsonl(path, new, rows)
         case _:
             raise UserError(f"{path}: is of no kind known here; {_WANTED}")
 
 
-def _parquet(path: Path, rows: Builder | None) -> Builder:
+def _parquet(path: Path, new: New, rows: Builder | None) -> Builder:
     names = engines.columns(path)
     if {"task_id", "group_id", "turns", "version"} <= names:
-        rows = rows or Builder("evenhand")
+        rows = rows or new("evenhand")
         own.parquet(rows, path, path.parent.name)
         return rows
     if {"prompt", "completion", "advantage"} <= names:
-        rows = rows or Builder("trl")
+        rows = rows or new("trl")
         engines.trl(rows, path)
         return rows
-    rows = rows or Builder("plain")
+    rows = rows or new("plain")
     plain.parquet(rows, path)
     return rows
 
 
-def _jsonl(path: Path, rows: Builder | None) -> Builder:
+def _jsonl(path: Path, new: New, rows: Builder | None) -> Builder:
     first = next((data for _, data in json_lines(path, drop_torn=True)), None)
     if first is None:
-        rows = rows or Builder("plain")
+        rows = rows or new("plain")
         rows.note(f"{path.name}: holds no whole line")
         return rows
     kind, reader = _reader(first, path)
-    rows = rows or Builder(kind)
+    rows = rows or new(kind)
     if rows.source != kind:
         rows.note(f"{path.name}: is of kind {kind}, beside {rows.source} files")
     _tail(rows, path)

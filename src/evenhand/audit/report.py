@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from evenhand.audit.coupling import coupling
-from evenhand.audit.directions import cross_talk, reversal
+from evenhand.audit.crosstalk import cross_talk
+from evenhand.audit.directions import reversal
 from evenhand.audit.finding import RANK, Finding
 from evenhand.audit.groups import dead, drift
 from evenhand.audit.log import Log
@@ -133,7 +134,7 @@ def audit_log(log: Log, path: str = "") -> Report:
     return Report(
         path=path,
         source=log.source,
-        rollouts=len(log),
+        rollouts=log.seen or len(log),
         groups=len(np.unique(log.group_N[training_N])),
         steps=len(np.unique(log.step_N[training_N])),
         notes=log.notes,

@@ -90,14 +90,14 @@ def _group(data: RunData, group: Sequence[Rollout], prompts: Mapping[str, str]) 
     letters: dict[str, int] = {}
     for rollout in group:
         letters.setdefault(rollout.schedule, len(letters))
+    draws = "all share one draw"
+    if len(letters) > 1:
+        draws = f"{len(letters)} draws among {len(group)}"
+    prompt = prompts.get(first.task_id) or f"{first.task_id} (its text is not on this machine)"
     return {
-        "arm": data.run.arm,
-        "seed": data.run.seed,
-        "step": first.step,
-        "task": first.task_id,
-        "family": first.family,
-        "sharing": first.sharing,
-        "prompt": _cut(prompts.get(first.task_id, "")),
+        "name": f"{data.run.arm}, seed {data.run.seed}, step {first.step}: {first.task_id}",
+        "note": f"{first.sharing}: {draws}; task {first.task_id}, {first.family}",
+        "prompt": _cut(prompt),
         "rollouts": [_rollout(rollout, letters) for rollout in group],
     }
 

@@ -62,7 +62,7 @@ class RunFolder:
         at = checkpoint.position(found[-1]) if found else None
         if at is not None and at.recipe != self.recipe.hash:
             raise UserError(f"{found[-1]}: was written under another recipe; use a new folder")
-        for name in JOURNALS:
+        for name in self._journals:
             length = at.lengths.get(name, 0) if at else 0
             file = self.path / name
             size = file.stat().st_size if file.exists() else 0
@@ -79,17 +79,21 @@ class RunFolder:
                 file.unlink()
         return at
 
+    @property
+    def _journals(self) -> tuple[str, ...]:
+        return (*JOURNALS, "findings.jsonl") if self.recipe.audit_every else JOURNALS
+
     def append(self, journal: str, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Add lines to metrics.jsonl or evaluations.jsonl."""
+        """Add lines to metrics.jsonl, evaluations.jsonl or findings.jsonl."""
         with open(self.path / journal, "ab") as file:
             file.write(b"".join(_json(line) for line in lines))
 
     def lengths(self) -> dict[str, int]:
         """Sizes of the journals in bytes, flushed to the disk first."""
-        for name in JOURNALS:
+        for name in self._journals:
             (self.path / name).touch()
             checkpoint.sync(self.path / name)
-        return {name: (self.path / name).stat().st_size for name in JOURNALS}
+        return {name: (self.path / name).stat().st_size for name in self._journals}
 
     def status(self, state: str, step: int, **more: Any) -> None:
         """Replace status.json; `state` is running, done or failed."""

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from evenhand.advantages import advantages
+from evenhand.audit.live import Live, entry
 from evenhand.draws import Sharing
 from evenhand.environments import Suite
 from evenhand.environments import suite as named_suite
@@ -82,6 +83,9 @@ def train(
         sampling = Sampling(**recipe.sampling.model_dump())
         limits = Limits(**recipe.limits.model_dump())
         tracker = make_tracker(recipe, out)
+        live = Live(view.note, every=recipe.audit_every) if recipe.audit_every else None
+        if live is not None and at is not None:
+            live.again(out, at.step)
         step = first
         run.status("running", step)
         view.start(recipe, step)
@@ -179,6 +183,9 @@ def train(
                 run.append("metrics.jsonl", [metrics])
                 tracker.log(numbers(metrics), step)
                 view.step(metrics)
+                judged = live.step(rollouts) if live is not None else None
+                if judged is not None:
+                    run.append("findings.jsonl", [entry(judged, step)])
 
                 _evaluations(policy, suite, recipe, step, run, view, tracker)
                 if step % recipe.checkpoint_every == 0 or step == recipe.steps:

@@ -182,6 +182,9 @@ class Recipe(Part):
     """Older ones are deleted; null: keep all."""
     keep_rollouts: bool = True
     """Write every training rollout to rollouts/step_*.parquet."""
+    audit_every: int | None = Field(default=None, ge=1)
+    """Audit the run as it goes, after every so many steps: to findings.jsonl, and a line where a
+    verdict changes. null: never."""
     tracker: Literal["none", "trackio", "tensorboard"] = "none"
     threads: int | None = Field(default=None, ge=1)
     """Threads of one matrix product. Two busy processes that share cores need 1 each."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from evenhand.audit.builder import Builder
 from evenhand.audit.finding import RANK
-from evenhand.audit.log import Builder
 from evenhand.audit.own import record
 from evenhand.audit.report import Report, audit_log
 from evenhand.records import Rollout, write_parquet
@@ -62,7 +62,7 @@ class Recorder(TrainerCallback):
 
     def audit(self) -> Report | None:
         """Judge all rollouts so far."""
-        if not self._log.rows["reward"]:
+        if not self._log.seen:
             return None
         self.report = audit_log(self._log.log(), str(self.folder or "live"))
         worst: dict[str, int] = {}

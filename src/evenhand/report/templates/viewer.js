@@ -16,7 +16,7 @@
 
   const turn = (t) => {
     const box = node("div", t.fault && !t.idle ? "turn fault" : "turn");
-    if (t.tool !== undefined) box.append(node("div", "call", node("b", "", t.tool), " ", t.arguments));
+    if (t.tool !== undefined) box.append(node("div", "call", node("b", "", t.tool), t.tool ? " " : "", t.arguments));
     else box.append(node("div", "call", t.text || "(nothing)"));
     if (t.problem) box.append(node("div", "badge quiet", t.problem));
     if (t.fault) {
@@ -34,12 +34,14 @@
 
   const sibling = (r) => {
     const box = node("article", "sibling");
-    box.style.setProperty("--draw", `var(--d${r.draw % 8})`);
+    const known = r.draw !== null;
+    box.style.setProperty("--draw", known ? `var(--d${r.draw % 8})` : "var(--line)");
     const reward = node("p", "reward");
     if (r.failure) {
       reward.append(node("b", "", "lost"), `: ${r.failure}; votes nowhere`);
     } else {
-      reward.append("true ", node("b", "", number(r.true)), ", observed ", node("b", "", number(r.observed)));
+      if (r.true !== null) reward.append("true ", node("b", "", number(r.true)), ", ");
+      reward.append("observed ", node("b", "", number(r.observed)));
       if (r.flip) reward.append(" ", node("span", "badge", "flipped"));
       if (r.advantage !== null) {
         const way = r.advantage > 0 ? "up" : r.advantage < 0 ? "down" : "";
@@ -47,7 +49,7 @@
       }
     }
     box.append(
-      node("header", "", node("b", "", `rollout ${r.index}`), node("span", "draw", `draw ${letter(r.draw)}`), node("span", "note", r.stop.replaceAll("_", " "))),
+      node("header", "", node("b", "", `rollout ${r.index}`), known ? node("span", "draw", `draw ${letter(r.draw)}`) : null, node("span", "note", r.stop.replaceAll("_", " "))),
       reward,
       ...r.turns.map(turn),
     );
@@ -56,19 +58,17 @@
 
   const show = () => {
     const g = data[pick.selectedIndex];
-    const draws = new Set(g.rollouts.map((r) => r.draw)).size;
-    const shared = draws === 1 ? "all share one draw" : `${draws} draws among ${g.rollouts.length}`;
     const strip = node("div", "siblings", ...g.rollouts.map(sibling));
     strip.tabIndex = 0;
     strip.setAttribute("aria-label", "Rollouts of the group, side by side");
     stage.replaceChildren(
-      node("p", "prompt", g.prompt || `${g.task} (its text is not on this machine)`),
-      node("p", "note", `${g.sharing}: ${shared}; task ${g.task}, ${g.family}`),
+      node("p", "prompt", g.prompt),
+      node("p", "note", g.note),
       strip,
     );
   };
 
-  data.forEach((g) => pick.append(node("option", "", `${g.arm}, seed ${g.seed}, step ${g.step}: ${g.task}`)));
+  data.forEach((g) => pick.append(node("option", "", g.name)));
   const move = (by) => {
     pick.selectedIndex = (pick.selectedIndex + by + data.length) % data.length;
     show();
