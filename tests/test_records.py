@@ -222,7 +222,7 @@ def broken(**changes):
 @pytest.mark.parametrize(
     ("record", "words"),
     [
-        (broken(version=3), "version 3 is not 2"),
+        (broken(version=4), "version 4 is not 3"),
         (broken(version=None), "version None"),
         (broken(version=True), "version True"),
         (broken(colour="red"), "unknown field 'colour'"),

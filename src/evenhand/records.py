@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 
 from evenhand.errors import RecordError
 
-VERSION = 2
-READS = (1, 2)
-"""Versions that are read: 2 added `entropies`."""
+VERSION = 3
+READS = (1, 2, 3)
+"""Versions that are read: 2 added `entropies`; 3 `tier`, and where a draw's result came from."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,14 @@ class Draw:
     """False when the fault could change nothing (a stale read before the first write)."""
     tier: str | None = None
     """The cache tier that served the result (exact, fuzzy, tool); None when none did."""
+    similarity: float | None = None
+    """Of the served call to this one, in [0, 1]; 1 for an exact hit."""
+    key: str | None = None
+    """The cache's key, in hexadecimal; None without a cache, or for what it does not keep."""
+    origin: str | None = None
+    """live, recorded or simulated; None when no cache was asked."""
+    age_s: float | None = None
+    """Seconds since a served result was stored."""
 
 
 @dataclass
@@ -142,6 +150,8 @@ class Rollout:
     reward: float | None = None
     """What the trainer saw: `reward_true` after grader noise and reward shaping; None when lost."""
     grader_flip: bool = False
+    tier: str | None = None
+    """The worst cache tier that served any of its results; None when all was live."""
     advantage: float | None = None
     """The advantage used in the update; None when the rollout was not trained on."""
     stop: str = ""

@@ -87,6 +87,9 @@ class Ledger:
     def grade(self) -> float:
         return float(len(self.state)) / 10
 
+    def state(self) -> str:
+        return repr((self.state, self.answered))
+
     def fork(self) -> Ledger:
         other = Ledger(self.log)
         other.state, other.rolls = list(self.state), self.rolls

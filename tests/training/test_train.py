@@ -233,3 +233,33 @@ def test_the_command(tmp_path: Path, policy: Path, capsys: pytest.CaptureFixture
     assert "done already" in capsys.readouterr().out
     train_command(file, tmp_path / "quiet", ["steps=1"], quiet=True)
     assert capsys.readouterr().out == ""
+
+
+def test_a_cache_changes_no_number_of_a_run(tmp_path: Path, policy: Path) -> None:
+    """Exact hits under faults: the same rollouts, updates and weights as with live tools."""
+    from evenhand.cache import open_store
+    from evenhand.cache.stats import stats
+
+    train(recipe(policy), tmp_path / "live")
+    store = tmp_path / "tools.db"
+    for run in ("cached", "again"):
+        train(recipe(policy, cache={"store": str(store)}), tmp_path / run)
+        assert lines(tmp_path / run / "metrics.jsonl") == lines(tmp_path / "live" / "metrics.jsonl")
+        mine, live = (
+            load_file(next((tmp_path / out / "checkpoints").glob("*/policy/model.safetensors")))
+            for out in (run, "live")
+        )
+        assert all(bool((mine[name] == live[name]).all()) for name in live)
+    tiers = {t.draw.tier for r in rollouts(tmp_path / "again", 1) for t in r.turns if t.draw}
+    assert "exact" in tiers
+    opened = open_store(store)
+    assert stats(opened)
+    opened.close()
+
+
+def test_a_cache_that_cannot_be_opened_is_one_sentence(tmp_path: Path, policy: Path) -> None:
+    (tmp_path / "notes.db").write_text("not a database, but somebody's notes\n" * 50)
+    with pytest.raises(UserError, match=r"notes\.db"):
+        train(recipe(policy, cache={"store": str(tmp_path / "notes.db")}), tmp_path / "run")
+    with pytest.raises(UserError, match="mode"):
+        recipe(policy, cache={"store": "c.db", "mode": "replay"})

@@ -53,6 +53,10 @@ class World(Protocol):
         """The true reward."""
         ...
 
+    def state(self) -> str:
+        """A digest of all that a later result may depend on."""
+        ...
+
     def fork(self) -> World:
         """A copy; NotImplementedError where there is none."""
         ...
@@ -121,6 +125,7 @@ class CachedEnvironment:
 
     def call(self, call: Call, *, stale: bool = False) -> Result:
         """The result of a call, served or run. Exceptions are infrastructure failures."""
+        self.session.served = None
         tool = self.tools.get(call.tool)
         if tool is None:
             result: Result = self.session.unknown(call.tool).value
@@ -173,6 +178,11 @@ class CachedEnvironment:
         self._catch_up()
         return self.world.grade()
 
+    def state(self) -> str:
+        """The state's digest, of a world that has caught up."""
+        self._catch_up()
+        return self.world.state()
+
     def fork(self, schedule: Schedule | None = None) -> CachedEnvironment:
         """An independent copy of this moment: world, state, draw indices."""
         other = CachedEnvironment.__new__(CachedEnvironment)
@@ -182,6 +192,11 @@ class CachedEnvironment:
         other.session = self.session.fork(schedule)
         other.path = list(self.path)
         return other
+
+    def draw_by(self, schedule: Schedule) -> None:
+        """Whose draws its stochastic results are from here on."""
+        self.schedule = schedule
+        self.session.draw_by(schedule)
 
     def close(self) -> None:
         """Count this rollout and free its world."""

@@ -160,6 +160,11 @@ class Session:
         other._inherited = dict(other.counts)
         return other
 
+    def draw_by(self, schedule: Schedule) -> None:
+        """Draw by `schedule` from here on; draw indices go on."""
+        self.schedule = schedule
+        self._hold()
+
     def close(self) -> None:
         """Add this rollout's counts to the store's; safe to call twice."""
         if self._closed:

@@ -24,6 +24,7 @@ from evenhand.policy.model import Policy
 from evenhand.policy.sampler import Batch, Row, Sampling
 from evenhand.records import Rollout, Task
 from evenhand.rollout.episode import Episode
+from evenhand.rollout.reuse import Reuse
 from evenhand.rollout.settings import Fork, Limits, Request
 from evenhand.rollout.trunk import Trunk
 from evenhand.rollout.workers import Workers
@@ -47,6 +48,7 @@ def collect(
     decoder: Decoder | None = None,
     entropies: bool = False,
     caches: Caches | None = None,
+    reuse: Reuse | None = None,
 ) -> list[Rollout]:
     """Run every request to its end; rollouts come in the order of the requests.
 
@@ -59,6 +61,7 @@ def collect(
     `entropies`: measure them, too. `caches`: where the caches of finished rollouts are kept and
     those of parents are found, as long as the weights do not change; a fork whose parent has none
     there computes its prefix, once for all its siblings.
+    `reuse`: a cache that tools are asked through; each turn's `draw` then says what it served.
     """
     if not requests:
         return []
@@ -66,7 +69,17 @@ def collect(
         decoder = decoder or decoder_for(policy.model)
         decoder.begin()
         return _Collection(
-            policy, suite, requests, seed, sampling, limits, progress, decoder, entropies, caches
+            policy,
+            suite,
+            requests,
+            seed,
+            sampling,
+            limits,
+            progress,
+            decoder,
+            entropies,
+            caches,
+            reuse,
         ).run()
 
 
@@ -85,7 +98,9 @@ class _Collection:
         decoder: Decoder,
         entropies: bool,
         caches: Caches | None,
+        reuse: Reuse | None,
     ) -> None:
+        self.reuse = reuse
         self.policy, self.suite, self.limits = policy, suite, limits
         self.seed, self.sampling, self.progress = seed, sampling, progress
         self.context = min(limits.context, policy.context)
@@ -262,6 +277,7 @@ class _Collection:
             context=self.context,
             measured=self.batch.entropies,
             trunk=self.trunks[_stem(request)] if fork else None,
+            reuse=self.reuse,
         )
 
     def _printed(self, task: Task) -> list[Tool]:

@@ -15,13 +15,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-from evenhand.draws import policy_stream
+from evenhand.draws import Schedule, policy_stream
 from evenhand.environments.base import Environment, Suite
 from evenhand.errors import UserError
 from evenhand.noise import FaultSession
 from evenhand.policy.chat import ChatFormat, Parsed
 from evenhand.policy.sampler import Row, Sampling
 from evenhand.records import Call, Draw, Result, Rollout, Turn
+from evenhand.rollout.reuse import Reuse, worst_tier
 from evenhand.rollout.settings import Fork, Limits, Request
 from evenhand.rollout.trunk import Stand, Trunk
 from evenhand.rollout.workers import Job
@@ -29,6 +30,10 @@ from evenhand.tools import Tool
 
 MESSAGE_CHARS = 200
 """Longest message of a refused call; a policy's own garbage must not fill its context."""
+
+
+DRAWN = ("schedule", "tool", "resource", "repeat", "fault", "applied")
+"""What was drawn, of a `Draw`; the rest says what served the result."""
 
 
 class Broken(Exception):
@@ -65,9 +70,10 @@ class Episode:
         context: int,
         measured: bool = False,
         trunk: Trunk | None = None,
+        reuse: Reuse | None = None,
     ) -> None:
         self.request, self.suite, self.chat = request, suite, chat
-        self.seed, self.limits, self.context = seed, limits, context
+        self.seed, self.limits, self.context, self.reuse = seed, limits, context, reuse
         self.place, self.trunk = place, trunk
         """Of its request, among those collected together."""
         self.job: Job | None = None
@@ -112,6 +118,7 @@ class Episode:
         mine.logprobs, mine.entropies = parent.logprobs[:at], parent.entropies[:at]
         self.measured = self.measured and len(parent.entropies) > 0
         mine.turns = [replace(turn) for turn in parent.turns[: fork.turns]]
+        mine.tier = worst_tier([t.draw.tier for t in mine.turns if t.draw and t.draw.tier])
         self.turn_start = fork.turn_start
         self.row.drawn, self.row.last = sum(mine.mask), mine.tokens[-1]
 
@@ -141,6 +148,8 @@ class Episode:
         """Take an outcome into the record; returns the reply to read, or None when it is over."""
         rollout = self.rollout
         rollout.turns.append(outcome.turn)
+        draw = outcome.turn.draw
+        rollout.tier = worst_tier([t for t in (rollout.tier, draw and draw.tier) if t])
         self.acting = None
         if outcome.reply is not None:
             rollout.tokens += outcome.reply
@@ -200,7 +209,7 @@ class Episode:
                 if isinstance(taken, str):
                     return taken
                 self.environment, self.session = taken
-                self.session.schedule = self.request.schedule
+                self._draw_by(self.request.schedule)
         except Broken as error:
             self.close()
             return str(error)
@@ -209,7 +218,14 @@ class Episode:
     def _reset(self, job: Job) -> None:
         with self._outside(job, "reset", self.limits.environment_timeout_s):
             self.environment = self.suite.make()
+            if self.reuse is not None:
+                self.environment = self.reuse.around(self.environment, self.request)
             self.environment.reset(self.request.task)
+
+    def _draw_by(self, schedule: Schedule) -> None:
+        self.session.schedule = schedule
+        if self.reuse is not None and self.environment is not None:
+            self.reuse.draw_by(self.environment, schedule)
 
     def _replayed(self, job: Job) -> Stand | str:
         """Where the parent's finished turns lead; or why they do not lead there."""
@@ -221,7 +237,7 @@ class Episode:
             for number, turn in enumerate(self.rollout.turns):
                 whole = tokens[turn.end - 1] == self.chat.end_of_turn
                 written = tokens[turn.start : turn.end - 1 if whole else turn.end]
-                self.session.schedule = self.request.schedule_of(number)
+                self._draw_by(self.request.schedule_of(number))
                 again = Outcome(Turn("", start=turn.start, end=turn.end))
                 self._run(job, again, written, whole, last=False)
                 reply = tokens[turn.end : fork.rollout.turns[number + 1].start]
@@ -314,18 +330,22 @@ class Episode:
         """Run the call under the rollout's faults."""
         environment = self.environment
         assert environment is not None
-        limit = tool.timeout_s
+        limit, ran = tool.timeout_s, False
 
         def execute(stale: bool) -> Result:
+            nonlocal ran
             with self._outside(job, tool.name, limit):
-                return environment.call(call, stale=stale)
+                result = environment.call(call, stale=stale)
+            ran = True
+            return result
 
         with self._outside(job, tool.name, limit):
             resources = environment.resources(call)
             can_be_stale = environment.can_be_stale
-        return self.session.call(
+        result, draw = self.session.call(
             tool, resources, call.arguments, execute, can_be_stale=can_be_stale
         )
+        return result, self.reuse.noted(draw, environment) if self.reuse and ran else draw
 
     def _shortened(self, result: Result, tokens: int) -> tuple[Result, list[int]]:
         """What is said in place of a result that is too long: an error keeps its code."""
@@ -365,8 +385,10 @@ class Episode:
 
 
 def _plain(turn: Turn) -> str:
-    """What a record keeps of a turn; a parent may have been read from a file."""
-    return json.dumps(asdict(turn), sort_keys=True, default=str)
+    """What a record keeps of a turn, but for where its result came from: a cache may hold now what
+    ran for the parent. A parent may have been read from a file."""
+    draw = turn.draw and Draw(**{name: getattr(turn.draw, name) for name in DRAWN})
+    return json.dumps(asdict(replace(turn, draw=draw)), sort_keys=True, default=str)
 
 
 def _refusal(code: str, message: str) -> Result:

@@ -31,6 +31,7 @@ from evenhand.training.folder import RunFolder
 from evenhand.training.metrics import rollout_metrics
 from evenhand.training.progress import Quiet, View
 from evenhand.training.recipe import Recipe
+from evenhand.training.reuse import reuse
 from evenhand.training.selection import ancestry, selected
 from evenhand.training.tasks import of_families, training_tasks
 from evenhand.training.tracking import Tracker, make_tracker, numbers
@@ -61,7 +62,7 @@ def train(
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
 
-    with closing(RunFolder(out, recipe)) as run:
+    with closing(RunFolder(out, recipe)) as run, reuse(recipe) as cache:
         if run.finished:
             view.note(f"{out}: this run is done already, at step {recipe.steps}")
             return
@@ -122,6 +123,7 @@ def train(
                     sampling=sampling,
                     limits=limits,
                     progress=partial(view.busy, "rollouts"),
+                    reuse=cache,
                 )
                 sampled = time.perf_counter()
 

@@ -111,6 +111,22 @@ class LossRecipe(Part):
     """The policy that `kl` measures from: `initial`, that of the run's start, or a folder."""
 
 
+class CacheRecipe(Part):
+    """A tool cache for the training rollouts (docs/concepts/cache.md). Evaluations run live: they
+    ask what the policy is worth in the world itself."""
+
+    store: str = Field(min_length=1)
+    """A file, from the recipe's own folder, or valkey://host:port/db?namespace=name."""
+    mode: Literal["record", "replay-only", "refresh", "bypass"] = "record"
+    tiers: list[Literal["exact", "fuzzy", "tool"]] = ["exact"]
+    fuzzy_threshold: float = Field(default=0.9, ge=0, le=1)
+    failures: Literal["keep", "drop"] = "keep"
+    snapshots: int = Field(default=50, ge=0)
+    """Most worlds kept after writes, to resume from; 0: none."""
+    version: str = "1"
+    """Of the environment's data: results recorded under another one are not served."""
+
+
 class LoraRecipe(Part):
     """Train low-rank adapters in place of all weights."""
 
@@ -170,6 +186,8 @@ class Recipe(Part):
     """What reweighs the advantages before the update: a name of `weighings.WEIGHINGS`, or a mapping
     of `name` and its parameters. null: nothing, and no gradient geometry is computed or logged."""
     noise: dict[str, Any] = {}
+    cache: CacheRecipe | None = None
+    """null: every call runs."""
     sampling: SamplingRecipe = SamplingRecipe()
     limits: LimitsRecipe = LimitsRecipe()
     optimiser: OptimiserRecipe = OptimiserRecipe()
@@ -295,6 +313,10 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         _override(data, override)
     if isinstance(data.get("policy"), str) and data["policy"] != WARMSTART:
         data["policy"] = str((path.parent / Path(data["policy"]).expanduser()).resolve())
+    cache = data.get("cache")
+    store = cache.get("store") if isinstance(cache, dict) else None
+    if isinstance(store, str) and "://" not in store and store != "memory:":
+        data["cache"]["store"] = str((path.parent / Path(store).expanduser()).resolve())
     loss = data.get("loss")
     if isinstance(loss, dict) and loss.get("reference", "initial") not in ("initial", WARMSTART):
         loss["reference"] = str((path.parent / Path(str(loss["reference"])).expanduser()).resolve())
