@@ -59,7 +59,7 @@ def test_defect_1_a_write_is_not_run_twice_when_reads_interleave(cache):
     seen = play(env, A, GET_IT, B, GET_IT)
     assert seen == [{"depth": 1}, {"state": ["a"]}, {"depth": 2}, {"state": ["a", "b"]}]
     assert not [line for line in log if line.startswith("put")]
-    assert env.world.state == ["a", "b"]
+    assert env.world.kept == ["a", "b"]
     # and what was stored of write b is what it was: later exact hits are not poisoned
     assert play(world(cache, [], snapshots), A, B) == [{"depth": 1}, {"depth": 2}]
 
@@ -209,7 +209,7 @@ def test_the_answer_reaches_a_world_that_has_caught_up(cache):
     play(env, A)
     assert not env.finished
     env.call(Call("answer"))
-    assert env.finished and env.world.state == ["a"] and env.grade() == 0.1
+    assert env.finished and env.world.kept == ["a"] and env.grade() == 0.1
 
 
 def test_an_unknown_tool_is_a_clear_error(cache):
@@ -246,3 +246,29 @@ def test_a_world_that_cannot_fork_is_replayed(cache):
         env.reset(task())
         assert play(env, A, B, GET_IT)[-1] == {"state": ["a", "b"]}
     assert len(snapshots) == 0
+
+
+def test_a_control_call_that_writes_is_a_new_state(cache):
+    """A user's turn is never served, but what is read after it must not be what was read before."""
+    play(world(cache, [], Snapshots()), A, GET_IT)
+    log, turn, snapshots = [], Call("turn"), Snapshots()
+    env = world(cache, log, snapshots)
+    assert play(env, A, turn, GET_IT)[-1] == {"state": ["a", "turn"]}
+    ran = [line for line in log if line != "fork"]
+    assert ran[:2] == ["put a", "turn"]  # the world caught up before it ran
+    log.clear()
+    again = world(cache, log, snapshots)
+    assert play(again, A, turn, GET_IT, B)[2:] == [{"state": ["a", "turn"]}, {"depth": 3}]
+    # Resumed from the state after the turn, never from that before it.
+    assert again.world.kept == ["a", "turn", "b"]
+    assert again.grade() == 0.3
+
+
+def test_the_state_is_that_of_a_world_that_has_caught_up(cache):
+    first = world(cache, [])
+    play(first, A, B)
+    served = world(cache, [])
+    play(served, A)
+    behind = served.state()
+    play(served, B)
+    assert behind != served.state() == first.state()

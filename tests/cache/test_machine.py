@@ -40,7 +40,7 @@ class Breakable(Ledger):
 
     def fork(self):
         other = Breakable(self.log)
-        other.state, other.rolls = list(self.state), self.rolls
+        other.kept, other.rolls = list(self.kept), self.rolls
         return other
 
 

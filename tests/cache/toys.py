@@ -25,8 +25,11 @@ PUT = tool("put", Effect.WRITES)
 ROLL = tool("roll", Effect.STOCHASTIC)
 CLOCK = tool("clock", Effect.VOLATILE)
 MYSTERY = tool("mystery", None)
+TURN = Tool("turn", "The user speaks again.", {"type": "object"}, Effect.WRITES, control=True)
 ANSWER = Tool("answer", "Answer.", {"type": "object"}, control=True)
-TOOLS: Mapping[str, Tool] = {t.name: t for t in (PURE, GET, PUT, ROLL, CLOCK, MYSTERY, ANSWER)}
+TOOLS: Mapping[str, Tool] = {
+    t.name: t for t in (PURE, GET, PUT, ROLL, CLOCK, MYSTERY, TURN, ANSWER)
+}
 
 
 def entry(name: Any, value: Any = "v", *, tool: str = "pure", schedule: str = "", **more: Any):
@@ -42,14 +45,14 @@ class Ledger:
     def __init__(self, log: list[str] | None = None) -> None:
         self.tools = TOOLS
         self.log = log if log is not None else []
-        self.state: list[str] = []
+        self.kept: list[str] = []
         self.answered = False
         self.open = True
         self.rolls = itertools.count()
         self.lock = threading.Lock()
 
     def reset(self, task: Task) -> None:
-        self.state, self.answered = list(task.data.get("state", [])), False
+        self.kept, self.answered = list(task.data.get("state", [])), False
 
     def resources(self, call: Call) -> tuple[str, ...]:
         return ()
@@ -61,38 +64,41 @@ class Ledger:
             self.log.append(f"{call.tool} {call.arguments.get('a', '')}".strip())
             match call.tool:
                 case "put":
-                    self.state.append(str(call.arguments["a"]))
-                    return Result({"depth": len(self.state)})
+                    self.kept.append(str(call.arguments["a"]))
+                    return Result({"depth": len(self.kept)})
                 case "get":
-                    state = self.state[:-1] if stale else self.state
+                    state = self.kept[:-1] if stale else self.kept
                     return Result({"state": list(state)})
                 case "pure":
                     return Result({"double": call.arguments["a"] * 2})
                 case "answer":
                     self.answered = True
                     return Result({"done": True})
+                case "turn":
+                    self.kept.append("turn")
+                    return Result({"said": "go on"})
                 case "mystery":
-                    self.state.append("mystery")
-                    return Result({"n": len(self.state)})
+                    self.kept.append("mystery")
+                    return Result({"n": len(self.kept)})
         return Result({"n": next(self.rolls)})
 
     @property
     def can_be_stale(self) -> bool:
-        return bool(self.state)
+        return bool(self.kept)
 
     @property
     def finished(self) -> bool:
         return self.answered
 
     def grade(self) -> float:
-        return float(len(self.state)) / 10
+        return float(len(self.kept)) / 10
 
     def state(self) -> str:
-        return repr((self.state, self.answered))
+        return repr((self.kept, self.answered))
 
     def fork(self) -> Ledger:
         other = Ledger(self.log)
-        other.state, other.rolls = list(self.state), self.rolls
+        other.kept, other.rolls = list(self.kept), self.rolls
         self.log.append("fork")
         return other
 

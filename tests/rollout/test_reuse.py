@@ -15,11 +15,12 @@ from evenhand.draws import Schedule
 from evenhand.environments import suite
 from evenhand.errors import UserError
 from evenhand.policy.model import Policy as Model
-from evenhand.records import Rollout
+from evenhand.records import Call, Rollout
 from evenhand.rollout.collect import Fork, Request, collect
 from evenhand.rollout.reuse import Reuse, worst_tier
 from evenhand.tools import Effect
 
+from ..cache.toys import Ledger, task
 from .test_branch import LIMITS, NOISE, SEED, policy
 
 FIELDS = ("similarity", "key", "origin", "age_s", "tier")
@@ -84,6 +85,16 @@ def test_an_exact_cache_changes_nothing_and_says_what_it_served(tmp_path, snapsh
         if turn.draw is not None and turn.call is not None and turn.draw.origin is not None
     ]
     assert len(calls) > 10
+    refused = [
+        turn.draw
+        for rollout in second
+        for turn in rollout.turns
+        if turn.draw
+        and turn.result
+        and turn.result.error in ("SERVICE_UNAVAILABLE", "RATE_LIMITED")
+    ]
+    assert len(refused) > 5  # a fault kept the tool from running, and the cache from being asked
+    assert all((draw.tier, draw.key, draw.origin) == (None, None, None) for draw in refused)
     for name, draw in calls:
         assert tools[name].effect in (Effect.READS, Effect.WRITES, Effect.PURE)
         assert draw.tier == "exact" and draw.key and draw.similarity == 1.0 and draw.age_s >= 0
@@ -127,3 +138,24 @@ def test_replay_only_says_that_a_world_which_ran_nothing_cannot_be_graded(tmp_pa
     with pytest.raises(UserError, match="replay-only"):
         gather(wanted(), replay)
     replay.cache.close()
+
+
+def test_the_worst_tier_is_the_rollouts():
+    assert worst_tier(["exact", "tool", "fuzzy"]) == "tool"
+    assert worst_tier(["exact", "fuzzy", "exact"]) == "fuzzy"
+    assert worst_tier([]) is None
+
+
+def test_a_fork_draws_by_its_own_schedule_from_the_fork_on(tmp_path):
+    """A stochastic tool: before the fork its parent's draws, after it those of its schedule."""
+    reuse = Reuse(Cache(open_store(tmp_path / "c.db")))
+    request = wanted()[0]
+    environment = reuse.around(Ledger(), request)
+    environment.reset(task())
+    other = Schedule(SEED, "the fork's own")
+    environment.call(Call("roll"))
+    reuse.draw_by(environment, other)
+    environment.call(Call("roll"))
+    drawn = {entry.described["schedule"]: entry.draw for entry in reuse.cache.store.entries()}
+    assert drawn == {request.schedule.id: 0, other.id: 1}
+    reuse.cache.close()

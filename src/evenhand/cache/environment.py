@@ -133,7 +133,12 @@ class CachedEnvironment:
         if tool.control:
             if self.cache.policy.mode is not Mode.REPLAY:
                 self._catch_up()
-            return self.world.call(call, stale=stale)
+            lagged = self._lags
+            told: Result = self.world.call(call, stale=stale)
+            if tool.effect is Effect.WRITES:  # such as a user's turn: never served, but a new state
+                self.session.wrote(tool, call.arguments)
+                self._step(call, told, ran=not lagged)
+            return told
         writes = tool.effect is Effect.WRITES
         ran = False
 
@@ -152,16 +157,20 @@ class CachedEnvironment:
             self.session.broke(tool)
             raise
         self.session.took(tool, key, served)
+        told = served.value
         if writes and served.outcome != "refused":
-            chain = self.session.chain
-            self.path.append(Step(call, chain.digest, served.value.text))
             self._marks = served.flags
-            if ran:
-                self.applied = len(self.path)
-                if chain.known:
-                    self._keep(chain.digest)
-        told: Result = served.value
+            self._step(call, told, ran=ran)
         return told
+
+    def _step(self, call: Call, told: Result, *, ran: bool) -> None:
+        """Put a state-changing call on the path; `ran`: the world has run it, and all before."""
+        chain = self.session.chain
+        self.path.append(Step(call, chain.digest, told.text))
+        if ran:
+            self.applied = len(self.path)
+            if chain.known:
+                self._keep(chain.digest)
 
     @property
     def can_be_stale(self) -> bool:

@@ -141,6 +141,13 @@ class Session:
                 self.chain = self.chain.lost()  # it may have written
         return self._count(served)
 
+    def wrote(self, tool: Tool, arguments: Mapping[str, Any]) -> None:
+        """Move the state on by a call that changed it and that no cache was asked about."""
+        try:
+            self.chain = self.chain.then(tool, canonical_arguments(tool, arguments))
+        except Uncacheable:
+            self.chain = self.chain.lost()
+
     def broke(self, tool: Tool) -> None:
         """The real tool raised: whatever may have been written is unknown from here on."""
         self.counts["broke"] += 1
