@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from evenhand.cache import Cache, open_store
 from evenhand.draws import Sharing
 from evenhand.errors import InfrastructureError, UserError
-from evenhand.integrations.desk import Desk, Seat
+from evenhand.integrations.desk import Desk, Seat, cached
 from evenhand.integrations.mcp import Connection, McpSuite, stdio
 from evenhand.noise import Noise
 from evenhand.records import Call, Task
@@ -95,6 +96,24 @@ def test_an_episode_under_faults_reads_writes_and_is_graded(suite):
     for desk in desks:
         desk.close()
     assert not any(folder.exists() for folder in folders)
+
+
+def test_a_cache_serves_siblings_and_never_across_tasks(suite):
+    cache, workers = Cache(open_store("memory:")), Workers(4)
+
+    def asked(task, index):
+        seat = Seat.training(Sharing("paired"), 0, 1, 0, index)
+        one = Desk(cached(suite.make(), cache, seat), seat, Noise.clean(), workers)
+        one.reset(task)
+        text = one.call(Call("git_log", {"max_count": 1})).text
+        one.close()
+        return text, one.events[0].draw.tier
+
+    (first, live), (second, served) = asked(TASKS[0], 0), asked(TASKS[0], 1)
+    other, anew = asked(TASKS[1], 0)
+    # Every episode has a repository of its own, whose commits differ in time and so in hash.
+    assert (live, served, anew) == (None, "exact", None)
+    assert first == second and "author1" in first and "author2" in other
 
 
 def test_a_server_that_is_gone_is_infrastructure(suite):

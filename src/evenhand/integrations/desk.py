@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from evenhand.draws import Schedule, Sharing, evaluation_schedule
 from evenhand.environments.base import Environment
@@ -16,6 +16,9 @@ from evenhand.errors import UserError
 from evenhand.noise import FaultSession, Noise
 from evenhand.records import Call, Draw, Result, Task
 from evenhand.rollout.workers import Job, Workers
+
+if TYPE_CHECKING:
+    from evenhand.cache import Cache
 
 GONE = Result({"message": "the environment is gone; nothing can be called"}, error="LOST")
 OVER = Result({"message": "the episode is over; nothing can be called"}, error="FINISHED")
@@ -299,3 +302,11 @@ def _left(job: Job) -> float:
 def _refused(code: str, message: str) -> tuple[Result, None, str]:
     message = message if len(message) <= 200 else message[:199] + "…"
     return Result({"message": message}, error=code), None, message
+
+
+def cached(environment: Environment, cache: Cache, seat: Seat) -> Environment:
+    """The environment behind a cache, which shares what the seat's schedule says."""
+    from evenhand.cache.environment import CachedEnvironment
+
+    made: Any = CachedEnvironment(environment, cache, schedule=seat.schedule, group=seat.group_id)
+    return cast(Environment, made)

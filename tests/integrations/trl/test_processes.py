@@ -5,10 +5,12 @@ import runpy
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from evenhand.cache import open_store
 from evenhand.records import read_parquet
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "train_with_trl.py"
@@ -25,13 +27,30 @@ def seat(rollout):
 
 
 def events(rollout):
-    return [(t.call, t.draw, t.result.text) for t in rollout.turns if t.draw is not None]
+    """Calls, draws and results. Which sibling found a value in the cache is a matter of time."""
+    return [
+        (turn.call, replace(turn.draw, tier=None), turn.result.text)
+        for turn in rollout.turns
+        if turn.draw is not None
+    ]
+
+
+def folder(path):
+    return ["--out", str(path), "--cache", f"{path}.db"]
+
+
+def values(path):
+    """What a cache holds, by key."""
+    store = open_store(str(path))
+    held = {entry.key: (entry.kind, entry.payload) for entry in store.entries()}
+    store.close()
+    return held
 
 
 def test_two_processes_give_the_rollouts_of_one(tmp_path, monkeypatch, capsys):
     one, two = tmp_path / "one", tmp_path / "two"
     arguments = [*ARGUMENTS, "--sharing", "blocks(2)"]
-    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *arguments, "--out", str(one)])
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *arguments, *folder(one)])
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     assert "coupling" in capsys.readouterr().out
     with socket.socket() as free:
@@ -39,7 +58,7 @@ def test_two_processes_give_the_rollouts_of_one(tmp_path, monkeypatch, capsys):
         port = str(free.getsockname()[1])
     launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", port]
     done = subprocess.run(
-        [sys.executable, *launch, str(EXAMPLE), *arguments, "--out", str(two)],
+        [sys.executable, *launch, str(EXAMPLE), *arguments, *folder(two)],
         env={**os.environ, "ACCELERATE_USE_CPU": "true"},
         capture_output=True,
         text=True,
@@ -55,3 +74,5 @@ def test_two_processes_give_the_rollouts_of_one(tmp_path, monkeypatch, capsys):
     assert any(draw.fault for r in alone for _, draw, _ in events(r))
     assert [r.reward for r in alone] == [r.reward for r in together]
     assert [r.advantage for r in alone] == pytest.approx([r.advantage for r in together])
+    assert values(f"{one}.db") == values(f"{two}.db") != {}
+    assert any(t.draw is not None and t.draw.tier for r in together for t in r.turns)

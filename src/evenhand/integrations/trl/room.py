@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -11,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from evenhand.environments.base import Environment
-from evenhand.errors import UserError
-from evenhand.integrations.desk import Desk, Seat
+from evenhand.integrations.desk import Desk, Seat, cached
 from evenhand.integrations.trl.seats import COLUMN, Seats
 from evenhand.noise import Noise
 from evenhand.records import Call, Result, Task
@@ -137,16 +135,6 @@ def told(result: Result, plain: bool, control: re.Pattern[str] | None = None) ->
     else:
         text = result.text
     return text if control is None else control.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)
-
-
-def cached(environment: Environment, cache: Any, seat: Seat) -> Environment:
-    """The environment behind a cache, sharing what the seat's schedule says."""
-    try:
-        kind: Any = importlib.import_module("evenhand.cache.environment").CachedEnvironment
-    except ImportError as error:
-        raise UserError("a cache needs pip install 'evenhand[cache]'") from error
-    made: Environment = kind(environment, cache, schedule=seat.schedule, group=seat.group_id)
-    return made
 
 
 def task_id(row: Mapping[str, Any]) -> str:
