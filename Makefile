@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 EVENHAND := $(PY) -m evenhand
-EXTRAS := train,environments,report,dev
+EXTRAS := train,environments,bfcl,report,dev
 WORKERS ?= 2
 QUICKSTART := runs/quickstart
 PAIRED := runs/paired
@@ -36,11 +36,12 @@ help: ## this list
 
 setup: $(STAMP) ## make or renew .venv from constraints.txt
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt constraints-bare.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "evenhand needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
 	@$(PY) -c '' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[$(EXTRAS)]'
+	$(PY) -m pip install --quiet --no-deps -r constraints-bare.txt
 	@rm -f $(VENV)/setup-*
 	@touch $(STAMP)
 

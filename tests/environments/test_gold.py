@@ -31,7 +31,9 @@ class Wrong(DatabaseSuite):
 
 class Unread(DatabaseSuite):
     def gold(self, task: Task) -> Sequence[Call]:
-        return [Call("query", {"statement": "SELECT 1"})]
+        return [Call("query", {"sql": "SELECT 1", "offset": -1}), Call("fly", {})][: self.length]
+
+    length = 1
 
 
 class Forgets(DatabaseEnvironment):
@@ -53,5 +55,10 @@ def test_wrong_gold_and_wrong_forks_are_told() -> None:
     assert wrong is not None and not wrong.whole
     forked = replay(BadForks(), writing, forks=True)
     assert forked is not None and forked.whole and forked.forks_agree is False
-    with pytest.raises(EvenhandError, match=r"gold call query: .*statement"):
-        replay(Unread(), writing)
+    unread = Unread()
+    done = replay(unread, writing)
+    assert done is not None and "offset: -1 is less than" in done.unfit[0]
+    assert "in 1 a gold call does not fit" in summary([done])
+    unread.length = 2
+    with pytest.raises(EvenhandError, match="gold call fly: no such tool"):
+        replay(unread, writing)

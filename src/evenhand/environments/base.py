@@ -23,7 +23,7 @@ class Environment(Protocol):
     """
 
     tools: Mapping[str, Tool]
-    """What may be called now; a user may hand over another tool in mid-episode."""
+    """What may be called; a user may tell of another tool in mid-episode."""
 
     def reset(self, task: Task) -> None:
         """Start `task` from its own clean state, whatever happened before."""
@@ -52,8 +52,9 @@ class Environment(Protocol):
         ...
 
     def state(self) -> str:
-        """A digest of all that a later result or the grade may depend on, hidden parts included;
-        equal in every process. Slow is fine: it serves checks and caches, not the loop."""
+        """A digest of all that a later result may depend on, hidden parts included; equal in every
+        process. The record of what was asked has no place in it, even if the grade looks at it:
+        a read must not change it. Slow is fine: it serves checks, not the loop."""
         ...
 
     def fork(self) -> Environment:

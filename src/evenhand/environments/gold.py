@@ -26,6 +26,8 @@ class Path:
     """The state after each call; empty unless asked for."""
     reward: float
     finished: bool
+    unfit: tuple[str, ...]
+    """What the tools' own schemas say against some of the calls, which were made all the same."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Replay:
     """The reward without the last call."""
     forks_agree: bool | None = None
     """None when it was not tried."""
+    unfit: tuple[str, ...] = ()
+    """Gold calls that a policy could not make: their arguments do not fit the schema."""
 
     @property
     def whole(self) -> bool:
@@ -55,24 +59,26 @@ class Replay:
 def run(suite: Suite, task: Task, calls: Sequence[Call], *, fork: bool, states: bool) -> Path:
     """Run `calls` on a new environment; with `fork`, each call on a fork of the one before.
 
-    EvenhandError names the task and the call that its own tools' schemas do not admit.
+    EvenhandError names the task and a call of a tool that there is not.
     """
     environment: Environment = suite.make()
-    texts, seen = [], []
+    texts, seen, unfit = [], [], []
     try:
         environment.reset(task)
         for call in calls:
             tool = environment.tools.get(call.tool)
-            problem = "no such tool" if tool is None else tool.problem(call.arguments)
-            if problem is not None:
-                raise EvenhandError(f"task {task.id}: gold call {call.tool}: {problem}")
+            if tool is None:
+                raise EvenhandError(f"task {task.id}: gold call {call.tool}: no such tool")
+            if (problem := tool.problem(call.arguments)) is not None:
+                unfit.append(f"{call.tool}: {problem}")
             if fork:
                 environment, old = environment.fork(), environment
                 old.close()
             texts.append(environment.call(call).text)
             if states:
                 seen.append(environment.state())
-        return Path(tuple(texts), tuple(seen), environment.grade(), environment.finished)
+        reward, finished = environment.grade(), environment.finished
+        return Path(tuple(texts), tuple(seen), reward, finished, tuple(unfit))
     finally:
         environment.close()
 
@@ -87,7 +93,9 @@ def replay(suite: Suite, task: Task, *, forks: bool = False) -> Replay | None:
     agree = run(suite, task, gold, fork=True, states=True) == whole if forks else None
     last = max((n for n, call in enumerate(gold) if not suite.tools[call.tool].speech), default=0)
     short = run(suite, task, [*gold[:last], *gold[last + 1 :]], fork=False, states=False)
-    return Replay(task.id, len(gold), whole.reward, whole.finished, short.reward, agree)
+    return Replay(
+        task.id, len(gold), whole.reward, whole.finished, short.reward, agree, whole.unfit
+    )
 
 
 def summary(replays: Iterable[Replay]) -> str:
@@ -101,4 +109,6 @@ def summary(replays: Iterable[Replay]) -> str:
     if any(each.forks_agree is not None for each in done):
         agree = sum(bool(each.forks_agree) for each in done)
         parts.append(f"forks equal replays in {agree}/{len(done)}")
+    if unfit := sum(bool(each.unfit) for each in done):
+        parts.append(f"in {unfit} a gold call does not fit its tool's schema")
     return "; ".join(parts)

@@ -23,6 +23,11 @@ class Entry:
 
 
 REGISTRY: dict[str, Entry] = {
+    "bfcl": Entry(
+        ".bfcl:BfclSuite",
+        ("bfcl_eval", "mpmath"),
+        "pip install 'evenhand[bfcl]' && pip install --no-deps bfcl-eval==2026.3.23",
+    ),
     "couriers": Entry(".couriers:CourierSuite"),
     "database": Entry(
         ".database:DatabaseSuite",

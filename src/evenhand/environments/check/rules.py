@@ -257,11 +257,11 @@ def honest_reads(bench: Bench) -> Iterator[str]:
             bare = follow(bench.suite, Walk(walk.task, tuple(walk.calls[p] for p in kept)))
             told = [whole.texts[place] for place in kept if place < len(whole.texts)]
             at = differ(told, bare.texts)
-            if at is not None or bare.reward != whole.reward:
+            if at is not None:
                 yield (
                     f"task {walk.task.id}: without its reading calls the others came to other"
-                    " results or another grade: one that declares reads or pure changes something"
-                    " that state() leaves out; declare it writes, and put it into state()"
+                    " results: one that declares reads or pure changes something that state()"
+                    " leaves out; declare it writes, and put it into state()"
                 )
                 return
 
@@ -353,6 +353,9 @@ def gold_earns(bench: Bench) -> Iterator[str]:
         if gold is None:
             continue
         path = run(bench.suite, task, list(gold), fork=False, states=False)
+        if path.unfit:
+            yield f"task {task.id}: gold {path.unfit[0]}: mend gold() or the schema"
+            return
         if path.reward != 1.0 or not path.finished:
             yield (
                 f"task {task.id}: gold earns {path.reward:g} and finished is {path.finished}: mend"
