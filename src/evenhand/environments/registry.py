@@ -34,6 +34,11 @@ REGISTRY: dict[str, Entry] = {
         ("bokeh_sampledata", "pandas"),
         "pip install 'evenhand[environments]'",
     ),
+    "tables": Entry(
+        ".tables:TablesSuite",
+        ("bokeh_sampledata", "pandas"),
+        "pip install 'evenhand[environments]'",
+    ),
 }
 
 
