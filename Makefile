@@ -58,7 +58,7 @@ study-reversal: $(STAMP) ## pairing x std-scaling, where theory predicts a rever
 	$(EVENHAND) study run studies/reversal.yaml --out runs/reversal
 	$(EVENHAND) study report runs/reversal
 
-study-update: $(STAMP) ## GRPO, Dr.GRPO, RLOO, batch std, MC-GRPO, SALT and its controls (35 minutes on two idle cores)
+study-update: $(STAMP) ## GRPO, Dr.GRPO, RLOO, batch std, MC-GRPO, SALT and its controls (an hour)
 	$(EVENHAND) study run studies/update.yaml --out runs/update
 	$(EVENHAND) study report runs/update
 

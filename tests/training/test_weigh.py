@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from test_loss import ADVANTAGES, grads, make, make_rollouts, tiny
 from training_toys import make_policy
 
-from evenhand.errors import UserError
+from evenhand.errors import EvenhandError, UserError
 from evenhand.training import weighings
 from evenhand.training.loop import train
 from evenhand.training.recipe import make_recipe
@@ -96,8 +97,8 @@ def test_plain_changes_no_bit_and_is_logged(tmp_path: Path) -> None:
         "group_size": 4,
         "limits": {"context": 128, "turns": 3, "turn_tokens": 24, "result_tokens": 40},
     }
-    for name, weighing in (("without", None), ("plain", "plain")):
-        train(make_recipe({**recipe, "weigh": weighing}), tmp_path / name)
+    train(make_recipe({**recipe, "weigh": None}), tmp_path / "without")
+    train(make_recipe(recipe), tmp_path / "plain")  # the default
     one, two = (
         (tmp_path / name / "checkpoints/step_00002/trainer.safetensors").read_bytes()
         for name in ("without", "plain")
@@ -109,6 +110,27 @@ def test_plain_changes_no_bit_and_is_logged(tmp_path: Path) -> None:
         assert 1 <= line["participation_ratio"] <= 8
         assert line["update_cosine"] == pytest.approx(1) or line["zero_variance_share"] == 1
     assert "n_eff" not in (tmp_path / "without/metrics.jsonl").read_text()
+
+
+class Flattening(torch.nn.Module):
+    """Hides from its layers which row a position belongs to, as routers of experts do."""
+
+    def __init__(self, inner: torch.nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, hidden_BTC: torch.Tensor) -> torch.Tensor:
+        flat = self.inner(hidden_BTC.flatten(0, 1))
+        return flat.view_as(hidden_BTC)  # type: ignore[no-any-return]
+
+
+def test_a_model_whose_geometry_is_unknown_is_told_how_to_train_without() -> None:
+    model = tiny(0)
+    model.model.layers[0].mlp = Flattening(model.model.layers[0].mlp)
+    rollouts = make_rollouts(model)
+    with pytest.raises(EvenhandError, match=r"step 3: .*; or set `weigh: null`"):
+        groups = np.array([0, 0, 0, 1, 1, 1])
+        weigh(model, rollouts, ADVANTAGES, groups, make_recipe({"steps": 1}), 3)
 
 
 def test_an_unknown_weighing_is_refused_with_the_recipe() -> None:

@@ -182,9 +182,10 @@ class Recipe(Part):
     """A name of `advantages.ADVANTAGES`, or a mapping of `name` and its parameters."""
     filter: str | dict[str, Any] | None = None
     """Which rollouts are trained on at all: `dynamic`, `roc`, or a mapping with parameters."""
-    weigh: str | dict[str, Any] | None = None
+    weigh: str | dict[str, Any] | None = "plain"
     """What reweighs the advantages before the update: a name of `weighings.WEIGHINGS`, or a mapping
-    of `name` and its parameters. null: nothing, and no gradient geometry is computed or logged."""
+    of `name` and its parameters. plain: nothing, and the step's gradient geometry is logged, for a
+    further backward pass. null: not even that."""
     noise: dict[str, Any] = {}
     cache: CacheRecipe | None = None
     """null: every call runs."""

@@ -44,7 +44,12 @@ def weigh(
     if recipe.weigh is None or not kept.size:
         return advantages_N, {}
     weighing, seen_rollouts = find_weighing(recipe.weigh), [rollouts[n] for n in kept]
-    sums_NN = grams(model, seen_rollouts, recipe, head=weighing.head, pad=pad)
+    try:
+        sums_NN = grams(model, seen_rollouts, recipe, head=weighing.head, pad=pad)
+    except EvenhandError as error:
+        raise EvenhandError(
+            f"step {step}: {error}; or set `weigh: null` to train without gradient geometry"
+        ) from error
     length_N = np.array([sum(rollout.mask) for rollout in seen_rollouts], dtype=np.int64)
     weight_N = _weights(seen_rollouts, recipe)
     seen = Seen(
