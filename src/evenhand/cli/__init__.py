@@ -22,6 +22,7 @@ from evenhand.cli.policy import policy
 from evenhand.cli.probe import probe
 from evenhand.cli.study import study
 from evenhand.cli.training import train, warmstart
+from evenhand.cli.trajectories import trajectories
 from evenhand.errors import UserError
 
 # Which extra brings a module that a base install lacks.
@@ -55,6 +56,7 @@ for name, commands in (
     ("environments", environments),
     ("exact", exact),
     ("cache", cache),
+    ("trajectories", trajectories),
 ):
     app.add_typer(commands, name=name)
 
