@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from evenhand.audit.gallery import Gallery
-from evenhand.audit.log import CallSeen, Log, digest
+from evenhand.audit.log import CallSeen, Log, Table, digest
 
 MOST = 1 << 18
 """Rollouts held at most, 60 MB of columns; a share is known to 0.2 points by then."""
@@ -35,6 +35,8 @@ class Builder:
     gallery: Gallery | None = None
     """Keeps the texts of a few groups to be looked at."""
     notes: list[str] = field(default_factory=list)
+    replays: list[Table] = field(default_factory=list)
+    """Of the runs that are read."""
     seen: int = 0
     missing: int = 0
     bad: int = 0
@@ -157,6 +159,7 @@ class Builder:
                 "splits": tuple(self._splits),
                 "labels": dict(self._labels),
                 "seen": self.seen,
+                "replays": tuple(self.replays),
             }
         )
 

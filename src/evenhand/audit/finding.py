@@ -17,6 +17,8 @@ Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 RESAMPLES = 1000
+FEWEST = 8
+"""Independent units below which no interval is given."""
 RANK: dict[str, int] = {"ok": 0, "not-identifiable": 1, "warning": 2, "critical": 3}
 
 
@@ -35,6 +37,18 @@ class Finding:
     """`says` is a sentence; the rest are the numbers behind it."""
     mend: str = ""
     """What to do, or what to record so that the question can be answered."""
+
+    @property
+    def numbers(self) -> str:
+        """Estimate and interval, or a dash."""
+        if not np.isfinite(self.estimate):
+            return "-"
+        return f"{self.estimate:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+    def text(self) -> str:
+        """For a terminal."""
+        said = f"{self.verdict:16} {self.kind:13} {self.numbers}\n    {self.evidence['says']}"
+        return f"{said}\n    -> {self.mend}" if self.mend else said
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON: NaN becomes null, infinities too."""

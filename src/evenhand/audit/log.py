@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,17 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+Loop = Literal["open", "closed"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rewards of replays; NaN where one was lost."""
+
+    loop: Loop
+    reward_AB: Floats
+    """Open loop: a row a recorded rollout of a group, a column a fresh schedule. Closed loop: a row
+    a fresh schedule of a task, a column a sample of the policy."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,8 @@ class Log:
     """Words of some of the first choices, for people."""
     seen: int = 0
     """Rollouts read; more than there are rows where the log was thinned."""
+    replays: tuple[Table, ...] = ()
+    """Rewards of replays under fresh draws."""
 
     def __len__(self) -> int:
         return len(self.reward_N)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from evenhand.audit.finding import Finding, Verdict, bootstrap, by, dense, ratio_interval, unknown
+from evenhand.audit.finding import (
+    FEWEST,
+    Finding,
+    Verdict,
+    bootstrap,
+    by,
+    dense,
+    ratio_interval,
+    unknown,
+)
 from evenhand.audit.log import Floats, Ints, Log
 
 MEND = (
@@ -15,8 +24,6 @@ RECORD = (
     "record a schedule id (the environment's seed) a rollout, with every schedule used by several"
     " rollouts of a task; or replay the recorded actions under new schedules"
 )
-FEWEST = 8
-"""Independent units below which no interval is given."""
 
 
 def luck(log: Log) -> Finding:
@@ -57,7 +64,7 @@ def _schedules(log: Log) -> Finding | None:
         n0_T = (n_T - by(unit_S, size_S.astype(np.float64) ** 2, units) / n_T) / (schedules_T - 1)
         env_T = ((between_T - within_T) / n0_T)[whole_T]
     pol_T = within_T[whole_T]
-    return _judge(
+    return judge(
         "schedules",
         env_T,
         env_T + pol_T,
@@ -115,7 +122,7 @@ def _identical(log: Log) -> Finding | None:
     says = f"{coverage:.0%} of rollouts have a sibling that did exactly the same"
     evidence = {"coverage": coverage, "groups": groups}
     if groups < FEWEST or not total_M.sum() > 0:
-        return _judge("identical-actions", luck_M, total_M, says, **evidence)
+        return judge("identical-actions", luck_M, total_M, says, **evidence)
     value = float(bounds(np.ones((1, groups)))[0, 0])
     low = bootstrap(lambda w_BM: bounds(w_BM)[1], groups, key="luck")[1]
     high = bootstrap(lambda w_BM: bounds(w_BM)[2], groups, key="luck")[2]
@@ -123,7 +130,8 @@ def _identical(log: Log) -> Finding | None:
     return _verdict("identical-actions", (value, low, max(high, value)), says, evidence)
 
 
-def _judge(aspect: str, top_M: Floats, bottom_M: Floats, says: str, **more: float) -> Finding:
+def judge(aspect: str, top_M: Floats, bottom_M: Floats, says: str, **more: float) -> Finding:
+    """The finding λ = Σ top / Σ bottom over M independent units."""
     evidence = {"aspect": aspect, **more}
     if len(top_M) < FEWEST:
         return unknown("luck-share", f"only {says}; at least {FEWEST}", RECORD, **evidence)

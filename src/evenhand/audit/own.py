@@ -1,4 +1,4 @@
-"""Reader of evenhand's own runs: rollout parquet or JSONL, and evaluations.jsonl."""
+"""Reader of evenhand's own runs: rollout parquet or JSONL, evaluations.jsonl, and replays."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from evenhand.audit import replays
 from evenhand.audit.builder import Builder
 from evenhand.audit.log import CallSeen, plain_json
 from evenhand.errors import RecordError
@@ -28,6 +29,7 @@ def runs(path: Path) -> list[Path]:
 def run(rows: Builder, folder: Path, root: Path) -> None:
     """Read one run folder."""
     name = "" if folder == root else str(folder.relative_to(root))
+    rows.replays += replays.tables(folder)
     tables = folder / "evaluations.jsonl"
     for file in sorted((folder / "rollouts").glob("*.parquet")):
         # The same evaluation rollouts are in evaluations.jsonl.

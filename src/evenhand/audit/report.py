@@ -15,8 +15,9 @@ from evenhand.audit.directions import reversal
 from evenhand.audit.finding import RANK, Finding
 from evenhand.audit.groups import dead, drift
 from evenhand.audit.log import Log
-from evenhand.audit.luck import luck, tool_luck
+from evenhand.audit.luck import tool_luck
 from evenhand.audit.read import read
+from evenhand.audit.replays import lucks
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,7 @@ class Report:
 
     def text(self) -> str:
         """For a terminal."""
-        lines = [self._about(), self.headline, ""]
-        for f in self.findings:
-            lines.append(f"{f.verdict:16} {f.kind:13} {_numbers(f)}")
-            lines.append(f"    {f.evidence['says']}")
-            if f.mend:
-                lines.append(f"    -> {f.mend}")
+        lines = [self._about(), self.headline, "", *(f.text() for f in self.findings)]
         lines += [f"note: {note}" for note in self.notes]
         return "\n".join(lines)
 
@@ -91,7 +87,7 @@ class Report:
             "| --- | --- | --- | --- | --- |",
         ]
         lines += [
-            f"| {f.verdict} | {f.kind} | {_numbers(f)} | {_cell(f.evidence['says'])} | {f.mend} |"
+            f"| {f.verdict} | {f.kind} | {f.numbers} | {_cell(f.evidence['says'])} | {f.mend} |"
             for f in self.findings
         ]
         lines += [""] * bool(self.notes) + [f"* {_cell(note)}" for note in self.notes]
@@ -102,12 +98,6 @@ class Report:
             f"{self.source} log: {self.rollouts} rollouts, {self.groups} training groups,"
             f" {self.steps} steps"
         )
-
-
-def _numbers(f: Finding) -> str:
-    if not np.isfinite(f.estimate):
-        return "-"
-    return f"{f.estimate:.3g} [{f.low:.3g}, {f.high:.3g}]"
 
 
 def _cell(text: str) -> str:
@@ -123,7 +113,7 @@ def audit_log(log: Log, path: str = "") -> Report:
     """Judge a log in memory."""
     training_N = log.training_N
     findings = (
-        luck(log),
+        *lucks(log),
         tool_luck(log),
         *coupling(log),
         reversal(log),

@@ -47,10 +47,11 @@ EXTRAS = {
 
 
 app = group("Group-relative reinforcement learning of tool-using agents: better, not luckier.")
-for command in (train, warmstart, audit, probe):
+for command in (train, warmstart, probe):
     app.command()(command)
 app.command("check-environment")(check_environment)
 for name, commands in (
+    ("audit", audit),
     ("study", study),
     ("policy", policy),
     ("environments", environments),
