@@ -35,6 +35,7 @@ EXTRAS = {
     "accelerate": "train",
     "bokeh_sampledata": "environments",
     "pandas": "environments",
+    "bm25s": "shop",
     "matplotlib": "report",
     "gguf": "smollm2",
     "trackio": "tracking",

