@@ -88,3 +88,91 @@ def trajectories_split(
     from evenhand.trajectories.command import split_command
 
     typer.echo(split_command(file, out, validation=validation, test=test))
+
+
+Url = Annotated[str | None, typer.Option("--server", help="Such as http://localhost:8000/v1.")]
+Model = Annotated[str, typer.Option("--model", help="The server's name of the model.")]
+KeyVariable = Annotated[
+    str, typer.Option("--key-variable", help="Environment variable that holds the key.")
+]
+Rate = Annotated[float, typer.Option("--a-minute", min=0.001, help="Most requests a minute.")]
+JournalFile = Annotated[
+    Path | None, typer.Option("--journal", help="Where generations are kept; beside OUT.")
+]
+Own = Annotated[Path, typer.Argument(help="A file that import wrote.")]
+
+
+@trajectories.command("think")
+def trajectories_think(
+    file: Own,
+    out: File,
+    server: Url = None,
+    model: Model = "default",
+    key_variable: KeyVariable = "OPENAI_API_KEY",
+    a_minute: Rate = 60.0,
+    temperature: Annotated[float, typer.Option("--temperature", min=0)] = 0.7,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 200,
+    prompt_price: Annotated[
+        float, typer.Option("--prompt-price", min=0, help="Of a million tokens.")
+    ] = 0.0,
+    completion_price: Annotated[float, typer.Option("--completion-price", min=0)] = 0.0,
+    leave: Annotated[
+        list[str] | None, typer.Option("--leave", help="call, user or answer turns: write nothing.")
+    ] = None,
+    journal: JournalFile = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+) -> None:
+    """Add the missing reasoning; calls and results stay byte for byte. Resumable."""
+    from evenhand.trajectories.augment import think_command
+    from evenhand.trajectories.server import Server
+
+    where = None
+    if server is not None:
+        where = Server(
+            server,
+            model,
+            key_variable=key_variable,
+            temperature=temperature,
+            max_tokens=max_tokens,
+            a_minute=a_minute,
+            prompt_price=prompt_price,
+            completion_price=completion_price,
+        )
+    typer.echo(
+        think_command(file, out, server=where, journal=journal, leave=leave or (), quiet=quiet)
+    )
+
+
+@trajectories.command("select")
+def trajectories_select(
+    file: Own,
+    out: File,
+    minimum: Annotated[float, typer.Option("--minimum", help="Least reward.")] = 1.0,
+    a_task: Annotated[int | None, typer.Option("--a-task", min=1, help="Most of a task.")] = None,
+    ungraded: Annotated[bool, typer.Option("--ungraded", help="Keep the ungraded.")] = False,
+    judge: Annotated[
+        str | None, typer.Option("--judge", help="Server that grades answers from 0 to 5.")
+    ] = None,
+    model: Model = "default",
+    key_variable: KeyVariable = "OPENAI_API_KEY",
+    a_minute: Rate = 60.0,
+    journal: JournalFile = None,
+) -> None:
+    """Rejection sampling: keep what was graded well enough."""
+    from evenhand.trajectories.augment import select_command
+    from evenhand.trajectories.select import Thresholds
+    from evenhand.trajectories.server import Server
+
+    where = Server(judge, model, key_variable=key_variable, a_minute=a_minute) if judge else None
+    thresholds = Thresholds(minimum, a_task, ungraded)
+    typer.echo(select_command(file, out, thresholds, judge=where, journal=journal))
+
+
+@trajectories.command("union")
+def trajectories_union(
+    files: Annotated[list[Path], typer.Argument(help="Files that import wrote.")], out: File
+) -> None:
+    """All trajectories of some files, each once."""
+    from evenhand.trajectories.augment import union_command
+
+    typer.echo(union_command(files, out))
