@@ -75,6 +75,13 @@ def audit_replay(
     groups: Annotated[
         int, typer.Option("--groups", min=1, help="Most training groups replayed.")
     ] = 100,
+    closed: Annotated[
+        bool, typer.Option("--closed", help="Sample the latest checkpoint anew instead.")
+    ] = False,
+    tasks: Annotated[int, typer.Option("--tasks", min=1, help="--closed: tasks.")] = 16,
+    samples: Annotated[
+        int, typer.Option("--samples", min=2, help="--closed: rollouts under each schedule.")
+    ] = 8,
     as_json: Json = False,
 ) -> None:
     """Play a run's recorded calls again under new draws: how much of the reward was luck?
@@ -82,11 +89,20 @@ def audit_replay(
     The rewards are kept in RUN/replays, where `evenhand audit RUN` finds them. A replay that was
     killed goes on where it stopped.
     """
-    from evenhand.audit.replay import replay
     from evenhand.audit.replays import said
 
     with _bar("replays") as progress:
-        replay(run, schedules=schedules, groups=groups, progress=progress)
+        if closed:
+            from evenhand.audit.replay import recipe_of
+
+            recipe_of(run)  # torch only for a folder that is a run
+            from evenhand.training.resample import resample
+
+            resample(run, tasks=tasks, schedules=schedules, samples=samples, progress=progress)
+        else:
+            from evenhand.audit.replay import replay
+
+            replay(run, schedules=schedules, groups=groups, progress=progress)
     typer.echo(said(run, as_json=as_json))
 
 
