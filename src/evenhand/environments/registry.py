@@ -42,6 +42,7 @@ REGISTRY: dict[str, Entry] = {
         ("bokeh_sampledata", "pandas"),
         "pip install 'evenhand[environments]'",
     ),
+    "shell": Entry(".shell:ShellSuite"),
     "shop": Entry(".shop:ShopSuite", *_SHOP),
     "shop-binary": Entry(".shop:BinaryShopSuite", *_SHOP),
     "tables": Entry(
