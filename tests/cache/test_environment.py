@@ -10,6 +10,7 @@ from evenhand.cache.environment import CachedEnvironment
 from evenhand.cache.memory import MemoryStore
 from evenhand.cache.snapshots import Snapshots
 from evenhand.draws import Sharing
+from evenhand.environments.bfcl import BfclSuite
 from evenhand.errors import InfrastructureError, UserError
 from evenhand.records import Call, Result
 
@@ -246,6 +247,38 @@ def test_a_world_that_cannot_fork_is_replayed(cache):
         env.reset(task())
         assert play(env, A, B, GET_IT)[-1] == {"state": ["a", "b"]}
     assert len(snapshots) == 0
+
+
+def test_tools_are_the_worlds_of_the_moment(cache):
+    """BFCL's come with the task, MCP's and a user's may come later still."""
+    suite = BfclSuite()
+    first = suite.tasks("test")[0]
+    env = CachedEnvironment(suite.make(), cache)
+    assert not env.tools
+    for _ in range(2):
+        env.reset(first)
+        for call in suite.gold(first):
+            assert call.tool in env.tools and env.call(call).error != "UNKNOWN_TOOL"
+        assert env.grade() == 1.0
+    assert env.session.counts["hit"] > 0 and env.session.counts["refused"] == 0
+
+
+def test_a_grade_that_looks_at_what_was_told_sees_this_rollouts(cache):
+    """BFCL's does. Reads that were served must count, and a snapshot's other reads must not."""
+    suite, graded = BfclSuite(), set()
+    for first in suite.tasks("test")[::20]:
+        snapshots, gold = Snapshots(), list(suite.gold(first))
+        for cut in (None, *range(len(gold) - 1)):
+            calls = [call for number, call in enumerate(gold) if number != cut]
+            live = suite.make()
+            env = CachedEnvironment(suite.make(), cache, snapshots=snapshots)
+            for each in (live, env):
+                each.reset(first)
+                for call in calls:
+                    each.call(call)
+            assert env.grade() == live.grade()
+            graded.add((cut is None, live.grade()))
+    assert graded >= {(True, 1.0), (False, 0.0)}
 
 
 def test_a_control_call_that_writes_is_a_new_state(cache):

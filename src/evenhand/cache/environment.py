@@ -97,13 +97,19 @@ class CachedEnvironment:
     ) -> None:
         self.world, self.cache, self.schedule, self.group = world, cache, schedule, group
         self.snapshots, self.version = snapshots, version
-        self.tools = world.tools
         self.session = Session(cache, schedule=schedule, group=group)
         self.path: list[Step] = []
         self.applied = 0
         """Depth of the world: so much of the path has been run in it."""
+        self.record: list[tuple[Call, Result]] = []
+        """What was asked and told, served or run."""
         self._marks = 0
         self._started = False
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """The world's at this moment: a task or a user may bring others."""
+        return self.world.tools
 
     @property
     def served(self) -> Served | None:
@@ -118,6 +124,7 @@ class CachedEnvironment:
         scope = environment_scope(task.environment, task.id, self.version)
         self.session = Session(self.cache, scope=scope, schedule=self.schedule, group=self.group)
         self.path, self.applied, self._marks, self._started = [], 0, 0, True
+        self.record = []
 
     def resources(self, call: Call) -> tuple[str, ...]:
         """What the call touches."""
@@ -138,6 +145,7 @@ class CachedEnvironment:
             if tool.effect is Effect.WRITES:  # such as a user's turn: never served, but a new state
                 self.session.wrote(tool, call.arguments)
                 self._step(call, told, ran=not lagged)
+            self.record.append((call, told))
             return told
         writes = tool.effect is Effect.WRITES
         ran = False
@@ -161,6 +169,7 @@ class CachedEnvironment:
         if writes and served.outcome != "refused":
             self._marks = served.flags
             self._step(call, told, ran=ran)
+        self.record.append((call, told))
         return told
 
     def _step(self, call: Call, told: Result, *, ran: bool) -> None:
@@ -183,8 +192,12 @@ class CachedEnvironment:
         return bool(self._marks & FINISHED) if self._lags else self.world.finished
 
     def grade(self) -> float:
-        """The true reward, of a world that has caught up."""
+        """The true reward, of a world that has caught up. Where the grade looks at what was asked
+        and told, the world keeps it as `record`, and is given this rollout's: reads that were
+        served never reached it, and a snapshot brought another rollout's."""
         self._catch_up()
+        if hasattr(self.world, "record"):
+            self.world.record = list(self.record)
         return self.world.grade()
 
     def state(self) -> str:
@@ -199,7 +212,7 @@ class CachedEnvironment:
         other.world = self.world.fork()
         other.schedule = schedule or self.schedule
         other.session = self.session.fork(schedule)
-        other.path = list(self.path)
+        other.path, other.record = list(self.path), list(self.record)
         return other
 
     def draw_by(self, schedule: Schedule) -> None:

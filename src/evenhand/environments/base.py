@@ -48,7 +48,9 @@ class Environment(Protocol):
         ...
 
     def grade(self) -> float:
-        """The true reward of the episode, in [0, 1]; it changes nothing."""
+        """The true reward of the episode, in [0, 1]; it changes nothing. A grade that looks at what
+        was asked or told reads an attribute `record`, a list of (Call, Result): a cache in front
+        replaces it by its own, for what it serves never reaches the environment."""
         ...
 
     def state(self) -> str:

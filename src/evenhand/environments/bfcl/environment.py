@@ -37,13 +37,14 @@ class BfclEnvironment:
         self._entry = entry = entries()[task.data["id"]]
         self._world, self._past = World(entry), None
         self._turn = 0
-        self._said: list[str] = []
-        self._calls_in_turn = 0
-        self._wrong: str | None = None
+        self._misled: str | None = None
+        self.record = []
         self._tools = offered(entry, len(entry.questions))
 
     _world: World
     _past: World | None
+    record: list[tuple[Call, Result]]
+    """What was asked and told, in order: reads are graded by what they told."""
 
     @property
     def tools(self) -> Mapping[str, Tool]:
@@ -61,7 +62,7 @@ class BfclEnvironment:
     def call(self, call: Call, *, stale: bool = False) -> Result:
         """Call a function, or say something to the user."""
         if call.tool == "respond":
-            return self._respond()
+            return self._respond(call)
         if call.tool not in self._tools:
             return Result({"message": f"there is no tool {call.tool}"}, error="UNKNOWN_TOOL")
         effect = tools()[call.tool].effect
@@ -70,9 +71,9 @@ class BfclEnvironment:
         text = world.call(call)
         if before is not None:
             self._past = before
-        self._said.append(text)
-        self._calls_in_turn += 1
-        return result(text)
+        told = result(text)
+        self.record.append((call, told))
+        return told
 
     @property
     def can_be_stale(self) -> bool:
@@ -86,12 +87,13 @@ class BfclEnvironment:
 
     def grade(self) -> float:
         """1.0 when every turn was ended and found right, else 0.0."""
-        return float(self.finished and self._wrong is None)
+        return float(self.finished and self.wrong is None)
 
     @property
     def wrong(self) -> str | None:
-        """What the checker said of the first turn that was wrong."""
-        return self._wrong
+        """What the checkers say of a turn that was ended and was wrong; None when none was."""
+        assert self._entry is not None
+        return self._misled or _misheard(self._entry, self.record)
 
     def state(self) -> str:
         """All attributes of all instances, what a stale read would see, and the turn."""
@@ -108,22 +110,21 @@ class BfclEnvironment:
         other = copy.copy(self)
         other._world = self._world.fork()
         # The past is replaced, never changed: reads, and only reads, are asked of it.
-        other._said = list(self._said)
+        other.record = list(self.record)
         return other
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def _respond(self) -> Result:
+    def _respond(self, call: Call) -> Result:
         entry = self._entry
         assert entry is not None
-        if self._wrong is None:
-            self._wrong = _judged(entry, self._turn, self._world, self._said, self._calls_in_turn)
+        if self._misled is None:
+            self._misled = _misled(entry, self._turn, self._world)
         self._turn += 1
-        self._calls_in_turn = 0
-        if self.finished:
-            return Result("")
-        return Result(message(entry, self._turn))
+        told = Result("" if self.finished else message(entry, self._turn))
+        self.record.append((call, told))
+        return told
 
 
 def message(entry: Entry, turn: int) -> str:
@@ -164,25 +165,38 @@ def gold_turns(entry_id: str) -> tuple[Turn, ...]:
     return tuple(turns)
 
 
-def _judged(
-    entry: Entry, turn: int, world: World, said: Sequence[str], calls_in_turn: int
-) -> str | None:
-    """What is wrong with a turn, by the package's checkers; None when nothing is.
+# As the package's `multi_turn_checker`, which would evaluate call strings: a turn with gold calls
+# needs a call, equal public state, and every gold result among all results so far; one without is
+# free. The state is judged when the turn ends. Results are judged by the record, for a cache in
+# front may have served some of them, and another rollout's world may have been taken over.
 
-    As its `multi_turn_checker`, which would evaluate call strings: a turn with gold calls needs a
-    call, equal public state, and every gold result among all results so far; one without is free.
-    """
+
+def _misled(entry: Entry, turn: int, world: World) -> str | None:
+    """What the state checker says against a turn that ends."""
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_checker as checker
 
     right = gold_turns(entry.id)[turn]
     if not right.said:
         return None
-    if not calls_in_turn:
-        return f"no call in turn {turn}"
-    for verdict in (
-        checker.state_checker(world.instances, dict(right.instances)),
-        checker.response_checker(list(said), list(right.said), turn),
-    ):
-        if not verdict["valid"]:
+    verdict = checker.state_checker(world.instances, dict(right.instances))
+    return None if verdict["valid"] else str(verdict["error_message"])
+
+
+def _misheard(entry: Entry, record: Sequence[tuple[Call, Result]]) -> str | None:
+    """What the response checker says against the turns that a record ends."""
+    from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_checker as checker
+
+    said: list[str] = []
+    turn = before = 0
+    for call, told in record:
+        if call.tool != "respond":
+            said.append(told.text)
+            continue
+        right = [result(text).text for text in gold_turns(entry.id)[turn].said]
+        if right and len(said) == before:
+            return f"no call in turn {turn}"
+        verdict = checker.response_checker(list(said), right, turn)
+        if right and not verdict["valid"]:
             return str(verdict["error_message"])
+        turn, before = turn + 1, len(said)
     return None

@@ -28,10 +28,12 @@ class Tau2Environment:
         self._id: str = task.data["id"]
         self._world, self._past = beginning(self.name, self.split, self._id), None
         self._said: list[Words] = []
-        self._calls: list[Call] = []
+        self.record = []
         self._over = False
 
     _past: World | None
+    record: list[tuple[Call, Result]]
+    """What was asked and told: some tasks want certain calls to have been made."""
 
     def resources(self, call: Call) -> tuple[str, ...]:
         """The customer, order, line and so on that the arguments name."""
@@ -44,12 +46,13 @@ class Tau2Environment:
             return self._respond(str(call.arguments["text"]))
         if call.tool not in self.tools:
             return Result({"message": f"there is no tool {call.tool}"}, error="UNKNOWN_TOOL")
-        self._calls.append(call)
         if self.tools[call.tool].effect is not Effect.WRITES:
             world = self._past if stale and self._past is not None else self._world
-            return world.call(call)[0]
-        self._past = self._world
-        result, self._world = self._world.call(call)
+            result, _ = world.call(call)
+        else:
+            self._past = self._world
+            result, self._world = self._world.call(call)
+        self.record.append((call, result))
         return result
 
     @property
@@ -96,7 +99,8 @@ class Tau2Environment:
                     role="assistant",
                     tool_calls=[call(name=each.tool, arguments=dict(each.arguments))],
                 )
-                for each in self._calls
+                for each, _ in self.record
+                if each.tool != "respond"
             ),
             *(
                 message(role="assistant", content=words)
@@ -120,7 +124,7 @@ class Tau2Environment:
     def fork(self) -> Tau2Environment:
         """An independent copy: worlds are values, so only the lists are copied."""
         other = copy.copy(self)
-        other._said, other._calls = list(self._said), list(self._calls)
+        other._said, other.record = list(self._said), list(self.record)
         return other
 
     def close(self) -> None:
