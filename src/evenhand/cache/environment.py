@@ -26,7 +26,10 @@ from evenhand.tools import Effect, Tool
 class World(Protocol):
     """The environment that is wrapped: evenhand's own protocol, by shape."""
 
-    tools: Mapping[str, Tool]
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """What may be called now."""
+        ...
 
     def reset(self, task: Task) -> None:
         """Start a task."""

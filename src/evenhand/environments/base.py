@@ -22,8 +22,10 @@ class Environment(Protocol):
     exception is an infrastructure failure: the rollout is then lost and votes nowhere.
     """
 
-    tools: Mapping[str, Tool]
-    """What may be called; a user may tell of another tool in mid-episode."""
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """What may be called; a user may tell of another tool in mid-episode."""
+        ...
 
     def reset(self, task: Task) -> None:
         """Start `task` from its own clean state, whatever happened before."""
