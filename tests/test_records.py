@@ -21,6 +21,7 @@ from evenhand.records import (
     json_lines,
     read_jsonl,
     read_parquet,
+    worst_tier,
     write_jsonl,
     write_parquet,
 )
@@ -279,3 +280,10 @@ def test_broken_parquet_files_are_named(tmp_path):
 def test_a_missing_file_is_named(tmp_path, read):
     with pytest.raises(RecordError, match=r"none\.file: cannot be read"):
         list(read(tmp_path / "none.file"))
+
+
+def test_the_worst_tier():
+    assert worst_tier([]) is None and worst_tier([None, None]) is None
+    assert worst_tier(["exact", None]) == "exact"
+    assert worst_tier(["exact", "fuzzy", "exact"]) == "fuzzy"
+    assert worst_tier(["exact", "tool", "fuzzy"]) == "tool"

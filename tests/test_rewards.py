@@ -5,7 +5,7 @@ import pytest
 
 from evenhand.errors import UserError
 from evenhand.records import Draw, Rollout, Turn
-from evenhand.rewards import drift, per_group, published, worst_tier
+from evenhand.rewards import drift, per_group, published, tier_of
 
 NAN = float("nan")
 
@@ -26,12 +26,12 @@ def rollout(*tiers):
     ],
 )
 def test_the_worst_tier(tiers, worst):
-    assert worst_tier(rollout(*tiers)) == worst
+    assert tier_of(rollout(*tiers)) == worst
 
 
 def test_an_unknown_tier_is_named():
     with pytest.raises(UserError, match="magic"):
-        worst_tier(rollout("magic"))
+        tier_of(rollout("magic"))
     with pytest.raises(UserError, match="magic"):
         published(np.ones(1), np.ones(1), ["magic"])
     for weights in ({"magic": 0.5}, {"exact": 1.5}, {"exact": NAN}):

@@ -94,6 +94,15 @@ class Draw:
     """Seconds since a served result was stored."""
 
 
+TIERS = ("exact", "fuzzy", "tool")
+"""How a cache matched what it served, best first."""
+
+
+def worst_tier(tiers: Iterable[str | None]) -> str | None:
+    """The worst cache tier among those that served; None when all was live."""
+    return max((t for t in tiers if t is not None), key=TIERS.index, default=None)
+
+
 @dataclass
 class Turn:
     """One turn: an assistant message with at most one call, and the result it met."""

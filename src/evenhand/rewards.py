@@ -15,22 +15,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenhand.errors import UserError
-from evenhand.records import Rollout
+from evenhand.records import TIERS, Rollout, worst_tier
 
 Floats = NDArray[np.float64]
-ORDER = ("live", "exact", "fuzzy", "tool")
+ORDER = ("live", *TIERS)
 """Best first."""
 WEIGHTS: Mapping[str, float] = {"live": 0.60, "exact": 0.60, "fuzzy": 0.30, "tool": 0.10}
 """Weight of the answer by worst tier; the process has the rest."""
 
 
-def worst_tier(rollout: Rollout) -> str:
+def tier_of(rollout: Rollout) -> str:
     """The worst tier that served a rollout's calls; `live` when none did."""
-    tiers = [turn.draw.tier for turn in rollout.turns if turn.draw is not None and turn.draw.tier]
-    unknown = set(tiers) - set(ORDER)
+    tiers = {turn.draw.tier for turn in rollout.turns if turn.draw is not None and turn.draw.tier}
+    unknown = tiers - set(TIERS)
     if unknown:
-        raise UserError(f"task {rollout.task_id}: unknown cache tier {sorted(unknown)[0]!r}")
-    return max(tiers, key=ORDER.index, default="live")
+        raise UserError(f"task {rollout.task_id}: unknown cache tier {min(unknown)!r}")
+    return worst_tier(tiers) or "live"
 
 
 def check_weights(weights: Mapping[str, float]) -> Mapping[str, float]:

@@ -6,7 +6,7 @@ import pytest
 
 from evenhand.cache.decide import Asked, Known, Match, Refuse, Run, Serve, Wait, decide
 from evenhand.cache.frames import FAILED
-from evenhand.cache.policy import Mode, Policy, Tier, worst
+from evenhand.cache.policy import Mode, Policy, Tier
 from evenhand.errors import UserError
 from evenhand.tools import Effect
 
@@ -134,9 +134,3 @@ def test_refresh_runs_a_sample_of_hits_and_no_draws():
 def test_a_policy_says_what_is_wrong(fields, names):
     with pytest.raises(UserError, match=names):
         Policy(**fields)
-
-
-def test_worst():
-    assert worst() is None and worst(None, None) is None
-    assert worst("exact", None) is Tier.EXACT
-    assert worst("exact", "tool", "fuzzy") is Tier.TOOL

@@ -236,6 +236,34 @@ def test_replay_never_reaches_the_world(cache):
     assert reader.finished and reader.grade() == 0.0  # nothing to catch up with
 
 
+def test_a_live_grade_runs_the_rollouts_own_writes_and_nothing_else(cache):
+    play(world(cache, []), *SCRIPT)
+    log, snapshots = [], Snapshots()
+    replay = Cache(cache.store, Policy(Mode.REPLAY, grading="live"))
+    env = CachedEnvironment(Ledger(log), replay, snapshots=snapshots)
+    env.reset(task())
+    play(env, *SCRIPT)
+    assert not env.finished and env.can_be_stale
+    env.call(Call("answer"))
+    assert env.finished and log == ["answer"]
+    assert env.grade() == 0.2 and env.finished
+    assert log == ["answer", "put a", "put b", "answer"] and len(snapshots) == 0
+    assert env.grade() == 0.2 and len(log) == 4  # it has caught up
+
+
+def test_a_live_grade_is_of_what_was_called_and_not_of_what_was_served(cache):
+    """The fuzzy tier told the rollout of another write, whose result its own does not give."""
+    play(world(cache, []), C)
+    replay = Cache(
+        cache.store,
+        Policy(Mode.REPLAY, tiers=("exact", "tool"), grading="live"),
+    )
+    env = CachedEnvironment(Ledger([]), replay)
+    env.reset(task())
+    assert play(env, A, B) == [{"depth": 1}, {"depth": 1}] and env.session.worst == "tool"
+    assert env.grade() == 0.2
+
+
 def test_a_world_that_cannot_fork_is_replayed(cache):
     class Rigid(Ledger):
         def fork(self):

@@ -6,8 +6,11 @@ import random
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -250,6 +253,56 @@ def test_a_full_disk(tmp_path):
     assert all(store.get(entry(i).key).payload == big(i) for i in range(20))
     assert all(e.payload in {big(i) for i in range(60)} for e in store.entries())
     store.close()
+
+
+FULL = """
+import json, sys
+from collections import Counter
+from pathlib import Path
+from evenhand.cache import Cache, Session
+from evenhand.cache.sqlite import SqliteStore
+from tests.cache.test_harm import big
+from tests.cache.toys import PURE, entry
+
+folder = Path(sys.argv[1])
+store = SqliteStore(folder / "c.db", busy_s=0.2)
+for i in range(20):
+    store.put(entry(i, big(i)))
+(folder / "ballast").write_bytes(b"x" * 800_000)
+cache, seen = Cache(store), []
+for i in range(20, 250):
+    served = Session(cache).call(PURE, {"a": i}, lambda i=i: big(i))
+    seen.append(served.outcome)
+    assert served.value == big(i), i
+errors = store.counters.errors
+assert all(store.get(entry(i).key).payload == big(i) for i in range(20))
+store.close()
+(folder / "ballast").unlink()  # somebody makes room
+store = SqliteStore(folder / "c.db")
+assert store.check().sound
+assert all(store.get(entry(i).key).payload == big(i) for i in range(20))
+assert store.put(entry(251, big(251))) and store.get(entry(251).key).payload == big(251)
+assert all(e.payload in {big(i) for i in [*range(250), 251]} for e in store.entries())
+print(json.dumps([Counter(seen), errors]))
+"""
+
+
+def test_a_disk_that_is_really_full(tmp_path):
+    """A file system of two megabytes, in a mount namespace of its own: ENOSPC, not a limit."""
+    shell = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    mount = f"mount -t tmpfs -o size=2m none '{tmp_path}'"
+    if subprocess.run([*shell, mount], capture_output=True).returncode:
+        pytest.skip("this machine lets no user mount a file system of its own")
+    done = subprocess.run(
+        [*shell, f'{mount} && exec "$0" -c "$1" "$2"', sys.executable, FULL, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    outcomes, errors = json.loads(done.stdout)
+    assert errors > 0 and outcomes["uncached"] + outcomes.get("miss", 0) == 230
+    assert outcomes["uncached"] > 50
 
 
 def test_16_processes_on_50_keys(tmp_path):

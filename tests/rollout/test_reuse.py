@@ -15,9 +15,9 @@ from evenhand.draws import Schedule
 from evenhand.environments import suite
 from evenhand.errors import UserError
 from evenhand.policy.model import Policy as Model
-from evenhand.records import Call, Rollout
+from evenhand.records import Call, Rollout, worst_tier
 from evenhand.rollout.collect import Fork, Request, collect
-from evenhand.rollout.reuse import Reuse, worst_tier
+from evenhand.rollout.reuse import Reuse
 from evenhand.tools import Effect
 
 from ..cache.toys import Ledger, task
@@ -122,9 +122,7 @@ def test_a_fork_takes_its_cache_session_along(tmp_path):
         # The parent's own key: the fork draws the parent's tokens, and meets the parent's results.
         assert again.tokens == parent.tokens
         assert [t.result for t in again.turns] == [t.result for t in parent.turns]
-        assert again.tier == worst_tier(
-            [t.draw.tier for t in again.turns if t.draw and t.draw.tier]
-        )
+        assert again.tier == worst_tier(t.draw.tier for t in again.turns if t.draw)
     reuse.cache.close()
 
 
@@ -140,10 +138,18 @@ def test_replay_only_says_that_a_world_which_ran_nothing_cannot_be_graded(tmp_pa
     replay.cache.close()
 
 
-def test_the_worst_tier_is_the_rollouts():
-    assert worst_tier(["exact", "tool", "fuzzy"]) == "tool"
-    assert worst_tier(["exact", "fuzzy", "exact"]) == "fuzzy"
-    assert worst_tier([]) is None
+def test_replay_only_grades_by_the_rollouts_own_writes_where_that_is_allowed(tmp_path):
+    path = tmp_path / "c.db"
+    recording = Reuse(Cache(open_store(path)))
+    first = gather(wanted(), recording)
+    recording.cache.close()
+    replay = Reuse(Cache(open_store(path), Policy(mode=Mode.REPLAY, grading="live")))
+    second = gather(wanted(), replay)
+    replay.cache.close()
+    assert [essence(rollout) for rollout in second] == [essence(rollout) for rollout in first]
+    writes = [turn.draw.origin for r in second for turn in r.turns if turn.call and turn.draw
+              and turn.call.tool == "write" and turn.draw.tier]  # fmt: skip
+    assert writes, "no rollout was served a write"
 
 
 def test_a_fork_draws_by_its_own_schedule_from_the_fork_on(tmp_path):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from evenhand.cache.pins import Pin
 from evenhand.errors import UserError
 
 APPLICATION_ID = 0x45484331  # "EHC1"
@@ -50,7 +51,8 @@ class Database:
         self._local = threading.local()
         self._lock = threading.Lock()
         self._open: list[sqlite3.Connection] = []
-        self._inherited: list[sqlite3.Connection] = []
+        self._inherited: list[sqlite3.Connection | Pin] = []
+        self._pin = Pin(self.path)
         _alive.add(self)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -129,7 +131,8 @@ class Database:
 
     def _forked(self) -> None:
         """In a fork's child: the parent's connections must be neither used nor closed."""
-        self._inherited += self._open
+        self._inherited += [*self._open, self._pin]
+        self._pin = Pin(self.path)
         self._open, self._local, self._lock = [], threading.local(), threading.Lock()
 
     @contextmanager
@@ -148,6 +151,7 @@ class Database:
 
     def close(self) -> None:
         """Close this process's connections; the last one folds the WAL into the file."""
+        self._pin.drop()
         with self._lock:
             opened, self._open = self._open, []
         for connection in opened:

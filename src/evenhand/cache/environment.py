@@ -14,7 +14,7 @@ from typing import Protocol
 
 from evenhand.cache.cache import Cache, Served
 from evenhand.cache.frames import FINISHED, STALE
-from evenhand.cache.policy import Mode
+from evenhand.cache.policy import Mode, Tier
 from evenhand.cache.session import Session
 from evenhand.cache.snapshots import Snapshots
 from evenhand.draws import Schedule
@@ -70,13 +70,15 @@ class World(Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """One state-changing call of the rollout."""
+    """One state-changing call of the rollout; behind served writes, a control call too."""
 
     call: Call
     digest: bytes
     """Of the chain after it: the name of the state it leads to."""
     text: str
     """What the policy was told."""
+    certain: bool = True
+    """False where it was told the result of another call, or a simulated one."""
 
 
 class CachedEnvironment:
@@ -84,8 +86,8 @@ class CachedEnvironment:
 
     `schedule` says whose draws its stochastic tools' results are. `snapshots` may be shared by all
     the rollouts of a process. `version`: change it when the environment's data changes. In
-    replay-only mode no call reaches the world but control calls, and grading needs a world that has
-    nothing to catch up with.
+    replay-only mode no call reaches the world but control calls; a grade then needs a world that
+    has nothing to catch up with, or a policy whose `grading` runs the rollout's writes for it.
     """
 
     def __init__(
@@ -107,7 +109,7 @@ class CachedEnvironment:
         self.record: list[tuple[Call, Result]] = []
         """What was asked and told, served or run."""
         self._marks = 0
-        self._started = False
+        self._task: Task | None = None
 
     @property
     def tools(self) -> Mapping[str, Tool]:
@@ -121,12 +123,12 @@ class CachedEnvironment:
 
     def reset(self, task: Task) -> None:
         """Start `task`; its id and the environment's version are the scope."""
-        if self._started:
+        if self._task is not None:
             self.session.close()
         self.world.reset(task)
         scope = environment_scope(task.environment, task.id, self.version)
         self.session = Session(self.cache, scope=scope, schedule=self.schedule, group=self.group)
-        self.path, self.applied, self._marks, self._started = [], 0, 0, True
+        self.path, self.applied, self._marks, self._task = [], 0, 0, task
         self.record = []
 
     def resources(self, call: Call) -> tuple[str, ...]:
@@ -148,6 +150,10 @@ class CachedEnvironment:
             if tool.effect is Effect.WRITES:  # such as a user's turn: never served, but a new state
                 self.session.wrote(tool, call.arguments)
                 self._step(call, told, ran=not lagged)
+            elif lagged:
+                self._step(call, told, ran=False)
+            if lagged:  # replay-only: the world knows of this call alone
+                self._marks |= self._flags(told)
             self.record.append((call, told))
             return told
         writes = tool.effect is Effect.WRITES
@@ -171,14 +177,15 @@ class CachedEnvironment:
         told = served.value
         if writes and served.outcome != "refused":
             self._marks = served.flags
-            self._step(call, told, ran=ran)
+            certain = served.tier in (None, Tier.EXACT) and served.origin != "simulated"
+            self._step(call, told, ran=ran, certain=certain)
         self.record.append((call, told))
         return told
 
-    def _step(self, call: Call, told: Result, *, ran: bool) -> None:
+    def _step(self, call: Call, told: Result, *, ran: bool, certain: bool = True) -> None:
         """Put a state-changing call on the path; `ran`: the world has run it, and all before."""
         chain = self.session.chain
-        self.path.append(Step(call, chain.digest, told.text))
+        self.path.append(Step(call, chain.digest, told.text, certain))
         if ran:
             self.applied = len(self.path)
             if chain.known:
@@ -198,6 +205,12 @@ class CachedEnvironment:
         """The true reward, of a world that has caught up. Where the grade looks at what was asked
         and told, the world keeps it as `record`, and is given this rollout's: reads that were
         served never reached it, and a snapshot brought another rollout's."""
+        policy = self.cache.policy
+        if self._lags and policy.mode is Mode.REPLAY and policy.grading == "live":
+            assert self._task is not None
+            self.world.reset(self._task)  # its control calls met a world that lagged
+            self.applied = 0
+            self._run_on()
         self._catch_up()
         if hasattr(self.world, "record"):
             self.world.record = list(self.record)
@@ -225,7 +238,7 @@ class CachedEnvironment:
 
     def close(self) -> None:
         """Count this rollout and free its world."""
-        if self._started:
+        if self._task is not None:
             self.session.close()
         self.world.close()
 
@@ -244,7 +257,8 @@ class CachedEnvironment:
         if self.cache.policy.mode is Mode.REPLAY:
             raise UserError(
                 "replay-only: the world has not run the recorded writes, so it can neither be"
-                " graded nor go on; use mode record"
+                " graded nor go on; use mode record, or set grading to live to run them for the"
+                " grade alone"
             )
         ahead = self.path[self.applied :]
         if self.snapshots is not None:
@@ -256,10 +270,14 @@ class CachedEnvironment:
                     self.world = world
                     self.applied += at + 1
                     self.session.counts["resumed"] += 1
+        self._run_on()
+
+    def _run_on(self) -> None:
+        """Run in the world what it lags behind by."""
         for step in self.path[self.applied :]:
             result = self.world.call(step.call)
             self.session.counts["replayed"] += 1
-            if result.text != step.text:
+            if step.certain and result.text != step.text:
                 raise InfrastructureError(
                     f"{step.call.tool} did not do again what was recorded of it: it depends on more"
                     " than its arguments and the writes before it; declare it volatile"
@@ -268,7 +286,7 @@ class CachedEnvironment:
             self._keep(step.digest)
 
     def _keep(self, digest: bytes) -> None:
-        if self.snapshots is None:
+        if self.snapshots is None or self.cache.policy.mode is Mode.REPLAY:
             return
         try:
             self.snapshots.offer(digest, self.world.fork)

@@ -17,16 +17,6 @@ class Tier(StrEnum):
     FUZZY = "fuzzy"
     TOOL = "tool"
 
-    @property
-    def rank(self) -> int:
-        """0 is best."""
-        return ("exact", "fuzzy", "tool").index(self.value)
-
-
-def worst(*tiers: str | None) -> Tier | None:
-    """The worst tier among those that served; None when all was live."""
-    return max((Tier(t) for t in tiers if t is not None), key=lambda t: t.rank, default=None)
-
 
 class Mode(StrEnum):
     """As in VCR.py: record what is missing, replay only, refresh a sample, or stand aside."""
@@ -57,6 +47,9 @@ class Policy:
     next identical call runs again; this CHANGES the failure rate that a policy sees (30 % becomes
     5 % for eight siblings in turn). Exceptions are never kept: they are infrastructure, and vote
     nowhere."""
+    grading: Literal["refuse", "live"] = "refuse"
+    """Replay-only mode, where a served write was never run: refuse to grade, or run the rollout's
+    own writes, from the task's start, for the grade alone."""
     ttl_s: float | None = None
     """Age after which a value that was not drawn is run anew. Draws never expire: a sibling would
     meet another world. Not applied in replay-only mode."""
@@ -72,6 +65,8 @@ class Policy:
         object.__setattr__(self, "tiers", tuple(_one_of(Tier, t, "tier") for t in self.tiers))
         if self.failures not in ("keep", "drop"):
             raise UserError(f"cache failures: {self.failures!r} is neither keep nor drop")
+        if self.grading not in ("refuse", "live"):
+            raise UserError(f"cache grading: {self.grading!r} is neither refuse nor live")
         if set(self.tiers) != {Tier.EXACT} and self.mode is not Mode.REPLAY:
             raise UserError(
                 f"cache tiers {', '.join(self.tiers)} with mode {self.mode}: fuzzy and tool are for"

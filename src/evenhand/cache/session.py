@@ -10,10 +10,10 @@ from typing import Any
 from evenhand.cache.cache import Cache, Served
 from evenhand.cache.decide import Asked
 from evenhand.cache.keys import Chain, Key, Uncacheable, base_key, canonical_arguments, make_key
-from evenhand.cache.policy import Mode, Policy, Tier, worst
+from evenhand.cache.policy import Mode, Policy, Tier
 from evenhand.draws import EventCounter, Schedule, Sharing
 from evenhand.errors import UserError
-from evenhand.records import Result
+from evenhand.records import Result, worst_tier
 from evenhand.tools import Effect, Tool
 
 
@@ -58,9 +58,9 @@ class Session:
         self._hold()
 
     @property
-    def worst(self) -> Tier | None:
+    def worst(self) -> str | None:
         """The worst tier that served this rollout; None when all was live."""
-        return worst(*(tier for tier in Tier if self.counts[tier]))
+        return worst_tier(tier for tier in Tier if self.counts[tier])
 
     def call(self, tool: Tool, arguments: Mapping[str, Any], run: Callable[[], Any]) -> Served:
         """The result of a call; `run` is the real tool. What it raises passes through."""

@@ -51,6 +51,8 @@ class SqliteStore(Database):
             except AttributeError:  # this thread's first, or this process's
                 self._connection()
                 cursor = self._local.cursor
+            if self._pin.quiet:
+                self._pin.stir()
             row = cursor.execute(_GET, _identity(key)).fetchone()
         except self.refusals:
             self.counters.errors += 1

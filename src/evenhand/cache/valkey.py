@@ -37,6 +37,7 @@ return false
 """
 _DROP = """
 local ns, id = ARGV[1], ARGV[2]
+if ARGV[3] ~= '' and redis.call('EXISTS', ns .. 'h:' .. ARGV[3]) == 1 then return -1 end
 local size = redis.call('HGET', ns .. 's', id)
 local tool = redis.call('HGET', ns .. 'o', id)
 if size then redis.call('DECRBY', ns .. 'b', size) end
@@ -167,17 +168,16 @@ class ValkeyStore:
                 return
             identity = oldest[0][0].decode()
             schedule = (self._client.hget(self._ns + "d", identity) or b"").decode()
-            held = schedule and self._client.exists(f"{self._ns}h:{schedule}")
-            if held or identity == new:
+            # Looked at inside the script: a rollout may take hold of its draws at this very moment.
+            if identity == new or self._drop(args=[self._ns, identity, schedule]) < 0:
                 start += 1
-                continue
-            self._drop(args=[self._ns, identity])
-            self.counters.evicted += 1
+            else:
+                self.counters.evicted += 1
 
     @guarded(False)
     def delete(self, key: bytes) -> bool:
         """Remove an entry."""
-        return bool(self._drop(args=[self._ns, key.hex()]))
+        return bool(self._drop(args=[self._ns, key.hex(), ""]))
 
     def entries(self, tool: str | None = None) -> Iterator[Entry]:
         """All whole entries, of one tool if given."""

@@ -21,8 +21,8 @@ from evenhand.errors import UserError
 from evenhand.noise import FaultSession
 from evenhand.policy.chat import ChatFormat, Parsed
 from evenhand.policy.sampler import Row, Sampling
-from evenhand.records import Call, Draw, Result, Rollout, Turn
-from evenhand.rollout.reuse import Reuse, worst_tier
+from evenhand.records import Call, Draw, Result, Rollout, Turn, worst_tier
+from evenhand.rollout.reuse import Reuse
 from evenhand.rollout.settings import Fork, Limits, Request
 from evenhand.rollout.trunk import Stand, Trunk
 from evenhand.rollout.workers import Job
@@ -118,7 +118,7 @@ class Episode:
         mine.logprobs, mine.entropies = parent.logprobs[:at], parent.entropies[:at]
         self.measured = self.measured and len(parent.entropies) > 0
         mine.turns = [replace(turn) for turn in parent.turns[: fork.turns]]
-        mine.tier = worst_tier([t.draw.tier for t in mine.turns if t.draw and t.draw.tier])
+        mine.tier = worst_tier(t.draw.tier for t in mine.turns if t.draw)
         self.turn_start = fork.turn_start
         self.row.drawn, self.row.last = sum(mine.mask), mine.tokens[-1]
 
@@ -149,7 +149,7 @@ class Episode:
         rollout = self.rollout
         rollout.turns.append(outcome.turn)
         draw = outcome.turn.draw
-        rollout.tier = worst_tier([t for t in (rollout.tier, draw and draw.tier) if t])
+        rollout.tier = worst_tier((rollout.tier, draw.tier if draw else None))
         self.acting = None
         if outcome.reply is not None:
             rollout.tokens += outcome.reply

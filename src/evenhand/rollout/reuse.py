@@ -65,8 +65,3 @@ class Reuse:
             origin=served.origin,
             age_s=served.age_s if served.tier else None,
         )
-
-
-def worst_tier(tiers: list[str]) -> str | None:
-    """The worst of exact, fuzzy, tool; None when nothing was served."""
-    return max(tiers, key=("exact", "fuzzy", "tool").index, default=None)

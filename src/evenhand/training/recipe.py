@@ -121,6 +121,9 @@ class CacheRecipe(Part):
     tiers: list[Literal["exact", "fuzzy", "tool"]] = ["exact"]
     fuzzy_threshold: float = Field(default=0.9, ge=0, le=1)
     failures: Literal["keep", "drop"] = "keep"
+    grading: Literal["refuse", "live"] = "refuse"
+    """In replay-only mode, the grade of a rollout whose writes were served and so never run: refuse
+    it, or run them again, from the task's start, for the grade alone."""
     snapshots: int = Field(default=50, ge=0)
     """Most worlds kept after writes, to resume from; 0: none."""
     version: str = "1"

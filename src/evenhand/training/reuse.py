@@ -25,6 +25,7 @@ def reuse(recipe: Recipe) -> Iterator[Reuse | None]:
         tiers=tuple(Tier(tier) for tier in asked.tiers),
         fuzzy_threshold=asked.fuzzy_threshold,
         failures=asked.failures,
+        grading=asked.grading,
     )
     cache = Cache(open_store(asked.store), policy)
     snapshots: Snapshots[World] | None = Snapshots(asked.snapshots) if asked.snapshots else None
