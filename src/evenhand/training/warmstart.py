@@ -1,4 +1,9 @@
-"""`evenhand warmstart`: the small shipped policy, from scripted demonstrations, reproducibly."""
+"""`evenhand warmstart`: a small policy from scripted demonstrations, reproducibly.
+
+For `database` alone it is the shipped one, made from nothing. For any other set of environments the
+shipped one is taught on, with its tokenizer, by demonstrations of each environment in turn: it can
+copy and call already, which is what takes a small model most of its time to learn.
+"""
 
 from __future__ import annotations
 
@@ -6,34 +11,32 @@ import hashlib
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from evenhand.draws import Schedule, keyed_stream
-from evenhand.environments.database.environment import TOOLS, DatabaseEnvironment
-from evenhand.environments.database.tasks import generate
-from evenhand.environments.database.teacher import Habits, demonstrate
+from evenhand.environments import suite
 from evenhand.errors import UserError
-from evenhand.noise import FaultSession, Noise
 from evenhand.policy import tokenizer as tokenizers
 from evenhand.policy.chat import ChatFormat, call_text
 from evenhand.policy.model import Policy
-from evenhand.records import Call, Result, Task
 from evenhand.training import checkpoint
 from evenhand.training.batches import Tokens
 from evenhand.training.folder import locked
 from evenhand.training.sft import SftSettings, fit, optimiser
+from evenhand.training.teachers import SEED, Demonstration, demonstrations, taught
 
-SEED = 0
 VOCABULARY = 1024
 TOKENIZER_DEMONSTRATIONS = 4000
-FAULT_RATE = 0.25
-"""Every second demonstration meets tool faults at this rate; the others run clean."""
+SHIPPED = ("database",)
 MAX_TOKENS = 320
+MAX_TOKENS_ON = 768
+"""As above, when the shipped policy is taught on: a visit or a dialogue is longer."""
 SETTINGS = SftSettings(steps=3000, batch=32, learning_rate=4e-3)
+SETTINGS_ON = SftSettings(steps=160, batch=12, learning_rate=2e-3, warmup=20)
 CHECKPOINT_EVERY = 100
 SHAPE: dict[str, Any] = {
     "hidden_size": 160,
@@ -46,50 +49,21 @@ SHAPE: dict[str, Any] = {
     "initializer_range": 0.08,
 }
 
-Demonstration = tuple[Task, list[tuple[Call, Result]]]
-
-
-def demonstrations() -> Iterator[Demonstration]:
-    """The endless sequence of demonstrations; each is a function of its number."""
-    for number, task in enumerate(generate("train", "warmstart")):
-        yield task, _demonstrate(task, number)
-
-
-def _demonstrate(task: Task, number: int) -> list[tuple[Call, Result]]:
-    noise = Noise.from_config({"tools": {"rate": FAULT_RATE if number % 2 else 0.0}})
-    session = FaultSession(noise, Schedule(SEED, f"warmstart/{number}"))
-    environment = DatabaseEnvironment()
-    environment.reset(task)
-    steps: list[tuple[Call, Result]] = []
-
-    def act(call: Call) -> Result:
-        result, _ = session.call(
-            TOOLS[call.tool],
-            environment.resources(call),
-            call.arguments,
-            lambda stale: environment.call(call, stale=stale),
-            can_be_stale=environment.can_be_stale,
-        )
-        steps.append((call, result))
-        return result
-
-    demonstrate(task, Habits(), keyed_stream(SEED, "teacher", number), act)
-    environment.close()
-    return steps
-
 
 def tokenized(chat: ChatFormat, demonstration: Demonstration) -> Tokens:
     """Token-exact (tokens, mask): 1 on the demonstrator's turns, their end included."""
     task, steps = demonstration
+    tools = suite(task.environment).tools
     tokens = chat.opening(task.prompt, [])
     mask = [0] * len(tokens)
     for number, (call, result) in enumerate(steps):
-        text = call_text(call.tool, dict(call.arguments))
+        spoken = tools[call.tool].speech
+        text = call.arguments["text"] if spoken else call_text(call.tool, dict(call.arguments))
         turn = [*chat.tokenizer.encode(text, add_special_tokens=False), chat.end_of_turn]
         tokens += turn
         mask += [1] * len(turn)
         if number + 1 < len(steps):
-            heard = chat.result(result.text)
+            heard = chat.user(result.value) if spoken else chat.result(result.text)
             tokens += heard
             mask += [0] * len(heard)
     return tokens, mask
@@ -98,7 +72,7 @@ def tokenized(chat: ChatFormat, demonstration: Demonstration) -> Tokens:
 def build_tokenizer() -> Any:
     """The policy's tokenizer, trained on the first demonstrations."""
     texts = []
-    for task, steps in itertools.islice(demonstrations(), TOKENIZER_DEMONSTRATIONS):
+    for task, steps in itertools.islice(demonstrations(SHIPPED), TOKENIZER_DEMONSTRATIONS):
         texts += ["user\n", task.prompt]
         for call, result in steps:
             body = call_text(call.tool, dict(call.arguments))
@@ -125,34 +99,54 @@ def new_model(tokenizer: Any) -> Any:
     return model
 
 
-def sequences(chat: ChatFormat, start: int = 0) -> Iterator[Tokens]:
+def sequences(
+    chat: ChatFormat, start: int = 0, environments: Sequence[str] = SHIPPED
+) -> Iterator[Tokens]:
     """Tokenized demonstrations from sequence number `start`, less the few that are too long for
     a small policy."""
+    longest = MAX_TOKENS if tuple(environments) == SHIPPED else MAX_TOKENS_ON
     short = (
         (tokens, mask)
-        for tokens, mask in (tokenized(chat, each) for each in demonstrations())
-        if len(tokens) <= MAX_TOKENS
+        for tokens, mask in (tokenized(chat, each) for each in demonstrations(environments))
+        if len(tokens) <= longest
     )
     return itertools.islice(short, start, None)
 
 
-def make(out: Path, settings: SftSettings = SETTINGS) -> None:
-    """Teach the policy and write its folder `out`, whole or not at all.
+def make(
+    out: Path,
+    settings: SftSettings | None = None,
+    environments: Sequence[str] = SHIPPED,
+    steps: int | None = None,
+) -> None:
+    """Teach a policy and write its folder `out`, whole or not at all.
 
     Work goes on in `OUT.work` beside it, with a checkpoint every few minutes: run the command again
-    after a kill, and it gives the same weights. Raises UserError when `out` exists already, or
-    another process is at work on it.
+    after a kill, and it gives the same weights. `steps` replaces the settings' number.
+
+    Raises UserError when `out` exists already, or another process is at work on it, or an
+    environment has no teacher.
     """
+    environments = taught(environments)
     if out.exists():
         raise UserError(f"{out} exists already: give another folder, or remove it")
+    anew = environments == SHIPPED
+    settings = settings or (SETTINGS if anew else SETTINGS_ON)
+    settings = replace(settings, steps=steps or settings.steps)
     work = out.with_name(out.name + ".work")
     with locked(work):
         torch.set_num_threads(1)  # sums are then in one order, whatever the machine
-        tokenizer = build_tokenizer()
         context = SHAPE["max_position_embeddings"]
-        policy = Policy(new_model(tokenizer), ChatFormat(tokenizer), context, work)
+        if anew:
+            tokenizer = build_tokenizer()
+            policy = Policy(new_model(tokenizer), ChatFormat(tokenizer), context, work)
+            lesson = ""
+        else:
+            policy = Policy.load("warmstart")
+            lesson = ",".join(environments)
         optimise = optimiser(policy.model, settings)
-        code = hashlib.sha256(f"{settings}{SHAPE}{VOCABULARY}{SEED}".encode()).hexdigest()
+        code = f"{settings}{SHAPE}{VOCABULARY}{SEED}{lesson}"
+        code = hashlib.sha256(code.encode()).hexdigest()
         first = 0
         if saved := checkpoint.complete(work):
             position = checkpoint.position(saved[-1])
@@ -175,7 +169,7 @@ def make(out: Path, settings: SftSettings = SETTINGS) -> None:
         fit(
             policy.model,
             optimise,
-            sequences(policy.chat, first * settings.batch),
+            sequences(policy.chat, first * settings.batch, environments),
             settings,
             start=first,
             pad=policy.chat.pad,

@@ -2,4 +2,9 @@
 
 from evenhand.environments.bfcl.suite import BfclSuite
 
-__all__ = ["BfclSuite"]
+__all__ = ["BfclSuite", "trading"]
+
+
+def trading() -> BfclSuite:
+    """The dialogues with a broker alone: half of them fit a small policy."""
+    return BfclSuite(["TradingBot"])

@@ -1,0 +1,115 @@
+"""Scripted demonstrations, by environment: whole episodes, half of them under tool faults."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from evenhand.draws import Schedule, keyed_stream
+from evenhand.environments import suite
+from evenhand.environments.database import tasks as database_tasks
+from evenhand.environments.database import teacher as database_teacher
+from evenhand.environments.parts import Act, Habits
+from evenhand.environments.shop import tasks as shop_tasks
+from evenhand.environments.shop import teacher as shop_teacher
+from evenhand.environments.tables import tasks as tables_tasks
+from evenhand.environments.tables import teacher as tables_teacher
+from evenhand.errors import UserError
+from evenhand.noise import FaultSession, Noise
+from evenhand.records import Call, Result, Task
+
+SEED = 0
+
+Demonstration = tuple[Task, list[tuple[Call, Result]]]
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """Where an environment's demonstrations come from."""
+
+    generate: Callable[[str, str], Iterator[Task]]
+    """The endless tasks of a pool in a named stream."""
+    demonstrate: Callable[[Task, np.random.Generator, Act], None]
+    faults: float = 0.25
+    """Rate of tool faults in every second demonstration; the others run clean."""
+
+
+def _gold(name: str) -> Teacher:
+    """A teacher that knows the gold calls of the tasks there are, and so must meet no faults."""
+
+    def demonstrate(task: Task, rng: np.random.Generator, act: Act) -> None:
+        for call in suite(name).gold(task) or ():
+            act(call)
+
+    return Teacher(lambda pool, _: itertools.cycle(suite(name).tasks(pool)), demonstrate, faults=0)
+
+
+TEACHERS: dict[str, Teacher] = {
+    "bfcl-trading": _gold("bfcl-trading"),
+    "database": Teacher(
+        database_tasks.generate,
+        lambda task, rng, act: database_teacher.demonstrate(
+            task, database_teacher.Habits(), rng, act
+        ),
+    ),
+    "shop": Teacher(
+        shop_tasks.generate,
+        lambda task, rng, act: shop_teacher.demonstrate(task, Habits(), rng, act),
+    ),
+    "tables": Teacher(
+        tables_tasks.generate,
+        lambda task, rng, act: tables_teacher.demonstrate(task, Habits(), rng, act),
+    ),
+}
+
+
+def taught(environments: Sequence[str]) -> tuple[str, ...]:
+    """`environments` in a fixed order; UserError names one without a teacher, or says how to
+    install what one needs."""
+    for name in environments:
+        if name not in TEACHERS:
+            raise UserError(f"{name!r} has no scripted teacher: use {', '.join(TEACHERS)}")
+        suite(name)
+    return tuple(sorted(set(environments)))
+
+
+def demonstrations(environments: Sequence[str]) -> Iterator[Demonstration]:
+    """The endless sequence of demonstrations, an environment in turn each; each is a function of
+    its environment and number."""
+    streams = [_stream(name) for name in environments]
+    while True:
+        for stream in streams:
+            yield next(stream)
+
+
+def _stream(name: str) -> Iterator[Demonstration]:
+    for number, task in enumerate(TEACHERS[name].generate("train", "warmstart")):
+        yield task, _demonstrate(name, task, number)
+
+
+def _demonstrate(name: str, task: Task, number: int) -> list[tuple[Call, Result]]:
+    noise = Noise.from_config({"tools": {"rate": TEACHERS[name].faults if number % 2 else 0.0}})
+    session = FaultSession(noise, Schedule(SEED, f"warmstart/{number}"))
+    environment = suite(name).make()
+    environment.reset(task)
+    steps: list[tuple[Call, Result]] = []
+
+    def act(call: Call) -> Result:
+        if environment.finished:  # a demonstrator out of rounds talks to nobody
+            return Result({"message": "it is over"}, error="FINISHED")
+        result, _ = session.call(
+            environment.tools[call.tool],
+            environment.resources(call),
+            call.arguments,
+            lambda stale: environment.call(call, stale=stale),
+            can_be_stale=environment.can_be_stale,
+        )
+        steps.append((call, result))
+        return result
+
+    TEACHERS[name].demonstrate(task, keyed_stream(SEED, "teacher", number), act)
+    environment.close()
+    return steps
