@@ -46,6 +46,7 @@ REGISTRY: dict[str, Entry] = {
     "shell": Entry(".shell:ShellSuite"),
     "shop": Entry(".shop:ShopSuite", *_SHOP),
     "shop-binary": Entry(".shop:BinaryShopSuite", *_SHOP),
+    "sql": Entry(".sql:SqlSuite", ("intercode",), "pip install --no-deps intercode-bench==0.1.22"),
     "tables": Entry(
         ".tables:TablesSuite",
         ("bokeh_sampledata", "pandas"),

