@@ -130,3 +130,15 @@ def test_lora_resumes_to_the_bit(run: Runner, tmp_path: Path) -> None:
     assert run(tmp_path / "killed", kill=whole["events"] * 3 // 4, **lora)["status"] == 9
     assert run(tmp_path / "killed", **lora)["status"] == 0
     assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+
+
+def test_findings_resume_to_the_byte(run: Runner, tmp_path: Path) -> None:
+    """The audit of a resumed run has seen the same rollouts as if it had not been killed."""
+    whole = run(tmp_path / "whole", audit_every=1)
+    expected = (tmp_path / "whole" / "findings.jsonl").read_bytes()
+    assert len(expected.splitlines()) == STEPS
+    for number, part in enumerate((0.6, 0.9)):
+        out = tmp_path / f"killed {number}"
+        assert run(out, kill=int(whole["events"] * part), audit_every=1)["status"] == 9
+        assert run(out, audit_every=1)["status"] == 0
+        assert (out / "findings.jsonl").read_bytes() == expected

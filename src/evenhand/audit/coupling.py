@@ -17,7 +17,8 @@ RECORD = "record the tool calls and results, and a schedule id or cache tier wit
 def coupling(log: Log) -> list[Finding]:
     """Sharing by schedule ids, by equal results, and storage of successes only."""
     named = _by_schedule(log)
-    found = [f for f in (named, _by_results(log, named is not None), _success_only(log)) if f]
+    results = _by_results(log, named is not None)
+    found = [f for f in (named, _persistent(log), results, _success_only(log)) if f]
     return found or [unknown(KIND, "no schedule ids and no tool results", RECORD, aspect="none")]
 
 
@@ -32,29 +33,56 @@ def _by_schedule(log: Log) -> Finding | None:
     owner_K = np.zeros(pairs, np.int64)
     owner_K[pair_N] = group_N
     draws_M = np.bincount(owner_K, minlength=groups)
-    # In how many groups each schedule occurs.
-    spread = np.bincount(np.unique(schedule_N, return_inverse=True)[1][_firsts(pair_N)])
-    across = float((spread > 1).mean())
     draws = float(draws_M.mean())
     shared = float((draws_M < size_M).mean())
-    verdict: Verdict = "critical" if across > 0.5 else "warning" if shared > 0.5 else "ok"
+    verdict: Verdict = "warning" if shared > 0.5 else "ok"
     says = f"{draws:.2f} physical draws a group of {size_M.mean():.2f}, by schedule id"
-    if across > 0.5:
-        says += f"; {across:.0%} of schedules return in other groups: a persistent replay"
     mend = {
         "ok": "",
         "warning": "sound with centred, leave-one-out or batch-std advantages; not with group std",
-        "critical": "draw anew each step: a policy trained on one draw learns that draw",
     }[verdict]
     evidence = {
         "says": says,
         "aspect": "schedules",
         "draws_a_group": draws,
         "groups_sharing": shared,
-        "schedules_in_several_groups": across,
         "groups": groups,
     }
     return Finding(KIND, verdict, shared, shared, shared, evidence, mend)
+
+
+def _persistent(log: Log) -> Finding | None:
+    """Schedules that come again in other groups: another thing than sharing inside a group."""
+    use_N = log.votes_N & (log.schedule_N >= 0)
+    if not use_N.any():
+        return None
+    # Two runs with one seed share their draws by right.
+    schedule_N, schedules = dense(log.run_N[use_N], log.schedule_N[use_N])
+    group_N, _ = dense(log.group_N[use_N])
+    step_N, steps = dense(log.step_N[use_N])
+    pair_N, _ = dense(schedule_N, group_N)
+    in_groups = np.bincount(schedule_N[_firsts(pair_N)], minlength=schedules)
+    pair_N, _ = dense(schedule_N, step_N)
+    in_steps = np.bincount(schedule_N[_firsts(pair_N)], minlength=schedules)
+    across, again = float((in_groups > 1).mean()), float((in_steps > 1).mean())
+    verdict: Verdict = "critical" if across > 0.5 else "ok"
+    says = (
+        f"{across:.0%} of {schedules} schedules return in other groups, {again:.0%} at other steps"
+        + (": a persistent replay" if verdict != "ok" else "")
+    )
+    mend = {
+        "ok": "",
+        "critical": "draw anew each step: a policy trained on one draw learns that draw",
+    }[verdict]
+    evidence = {
+        "says": says,
+        "aspect": "persistent",
+        "schedules": schedules,
+        "in_several_groups": across,
+        "at_several_steps": again,
+        "steps": steps,
+    }
+    return Finding(KIND, verdict, across, across, across, evidence, mend)
 
 
 def _firsts(code_N: Ints) -> Ints:

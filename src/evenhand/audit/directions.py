@@ -6,12 +6,15 @@ bandit; the update along action k is (1/G) Σ_i A_i 1[a_i = k], because advantag
 
 from __future__ import annotations
 
+from itertools import combinations_with_replacement
+
 import numpy as np
 
 from evenhand.advantages import advantages
 from evenhand.audit.finding import Finding, Verdict, by, dense, unknown
 from evenhand.audit.log import Bools, Floats, Ints, Log
 from evenhand.statistics import Interval
+from evenhand.theory.slope import slope
 
 COLUMNS = 16
 """Actions kept apart in a unit; rarer ones share the last column."""
@@ -19,6 +22,7 @@ COMPARED = ("centred", "leave_one_out", "group_std", "batch_std")
 """Advantages whose expected updates are told; each sums to 0 over a group."""
 RECORD = "audit more groups of each task, and record calls or completions"
 Z = 1.959963984540054
+TINY = 1e-20
 
 
 def reversal(log: Log) -> Finding:
@@ -46,23 +50,21 @@ def reversal(log: Log) -> Finding:
         updates[name] = sums / size_M[:, None]
     used = _used(log, use_N, group_N)
     loo = updates["leave_one_out"]
-    cosines = {name: _cosine(u, loo, unit_M) for name, u in updates.items()}
+    table = _cosines(updates, unit_M)
+    cosines = {name: table[name, "leave_one_out"] for name in updates}
     found, p_true = cosines["group_std"], loo.sum(0)
     wrong = int(((updates["group_std"].sum(0) * p_true) < 0).sum())
-    spread = _success_spread(group_N, reward_N, groups)
+    bent = _bent(log, int(np.median(size_M)))
     evidence = {
         "aspect": "directions",
         "cosine_to_leave_one_out": {k: v.estimate for k, v in cosines.items()},
         "cosines": {
-            one: {
-                other: _cosine(updates[one], updates[other], unit_M).estimate for other in updates
-            }
-            for one in updates
+            one: {other: table[one, other].estimate for other in updates} for one in updates
         },
         "actions_of_opposite_sign": wrong,
         "of_the_commonest_task": _shown(log, use_N, unit_N, column_N, main, updates, unit_M),
         "advantage_used": used or "unknown",
-        "success_over_groups_5_50_95": spread,
+        "objective": bent,
         "groups": groups,
     }
     if not np.isfinite(found.estimate):
@@ -73,6 +75,12 @@ def reversal(log: Log) -> Finding:
         "ok" if right or (turned and sound) else "critical" if turned else "not-identifiable"
     )
     says = f"std-normalised updates have cosine {found.estimate:.2f} to leave-one-out ones"
+    if bent:
+        says += (
+            f"; success over schedules has a standard deviation of {bent['deviation']:.2f}"
+            f" around {bent['success']:.2f}, where the slope c_G of a shared draw runs from"
+            f" {bent['least']:.2f} to {bent['most']:.2f}"
+        )
     if turned:
         says += ": they descend the reward" + (f", but this run uses {used}" if sound else "")
     mend = {
@@ -140,20 +148,26 @@ def columns(unit_N: Ints, first_N: Ints) -> Ints:
     return np.minimum(rank_K, COLUMNS - 1)[class_N]
 
 
-def _cosine(u_MK: Floats, v_MK: Floats, unit_M: Ints) -> Interval:
-    """Cosine of two expected updates from groups of the same units.
+def _cosines(updates: dict[str, Floats], unit_M: Ints) -> dict[tuple[str, str], Interval]:
+    """Cosines of each two expected updates from groups of the same units.
 
     Products of one group's u with another group's v have the product of the means as their mean,
     whatever noise the two share inside a group. The interval is that of the product, normalised.
     """
-    uv, var = _product(u_MK, v_MK, unit_M)
-    uu, vv = _product(u_MK, u_MK, unit_M)[0], _product(v_MK, v_MK, unit_M)[0]
-    if not (uu > 0 and vv > 0):
-        return Interval(float("nan"), float("nan"), float("nan"))
-    length = float(np.sqrt(uu * vv))
-    half = Z * float(np.sqrt(var)) / length
-    clip = [float(np.clip(x, -1, 1)) for x in (uv / length, uv / length - half, uv / length + half)]
-    return Interval(*clip)
+    square = {name: _product(u, u, unit_M) for name, u in updates.items()}
+    found = {}
+    for one, other in combinations_with_replacement(updates, 2):
+        uu, vv = square[one][0], square[other][0]
+        uv, var = square[one] if one == other else _product(updates[one], updates[other], unit_M)
+        cosine = Interval(float("nan"), float("nan"), float("nan"))
+        # Where everybody does the same, all that is left of an update is rounding.
+        if uu > TINY and vv > TINY:
+            length = float(np.sqrt(uu * vv))
+            half = Z * float(np.sqrt(var)) / length
+            ends = (uv / length, uv / length - half, uv / length + half)
+            cosine = Interval(*(float(np.clip(x, -1, 1)) for x in ends))
+        found[one, other] = found[other, one] = cosine
+    return found
 
 
 def _product(u_MK: Floats, v_MK: Floats, unit_M: Ints) -> tuple[float, float]:
@@ -190,6 +204,39 @@ def _used(log: Log, use_N: Bools, group_N: Ints) -> str | None:
     return None
 
 
-def _success_spread(group_N: Ints, reward_N: Floats, groups: int) -> list[float]:
-    mean_M = by(group_N, reward_N, groups) / np.bincount(group_N, minlength=groups)
-    return [float(q) for q in np.quantile(mean_M, [0.05, 0.5, 0.95])]
+def _bent(log: Log, size: int) -> dict[str, float]:
+    """c_G of groups of `size` at the success rates that schedules have, two deviations about the
+    mean; {} where no schedule met several rollouts or rewards are not 0 and 1.
+
+    Under a shared draw the update ascends Φ_G of each schedule's success, and Φ_G' = c_G: where c_G
+    varies over the schedules they are not weighed alike. The deviation between schedules is that of
+    random effects within a task, freed of the noise of few rollouts.
+    """
+    use_N = np.isfinite(log.reward_N) & ~log.lost_N & (log.schedule_N >= 0)
+    reward_N = log.reward_N[use_N]
+    if not use_N.any() or not np.isin(reward_N, (0.0, 1.0)).all():
+        return {}
+    task_N, tasks = dense(log.run_N[use_N], log.task_N[use_N])
+    cell_N, cells = dense(task_N, log.schedule_N[use_N])
+    task_S = np.zeros(cells, np.int64)
+    task_S[cell_N] = task_N
+    n_S, n_T = np.bincount(cell_N, minlength=cells), np.bincount(task_N, minlength=tasks)
+    mean_S = by(cell_N, reward_N, cells) / n_S
+    mean_T = by(task_N, reward_N, tasks) / n_T
+    schedules_T = np.bincount(task_S, minlength=tasks)
+    free, more = float((n_S - 1).sum()), float((schedules_T - 1).sum())
+    size_T = (n_T - by(task_S, n_S.astype(np.float64) ** 2, tasks) / n_T).sum()
+    if free < 8 or more < 8:
+        return {}
+    within = float(((reward_N - mean_S[cell_N]) ** 2).sum()) / free
+    between = float((n_S * (mean_S - mean_T[task_S]) ** 2).sum())
+    deviation = float(np.sqrt(max((between - more * within) / size_T, 0.0)))
+    success = float(reward_N.mean())
+    at = np.clip(success + deviation * np.linspace(-2, 2, 21), 0, 1)
+    slopes = slope(at, size)
+    return {
+        "success": success,
+        "deviation": deviation,
+        "least": float(slopes.min()),
+        "most": float(slopes.max()),
+    }

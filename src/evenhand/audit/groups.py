@@ -1,13 +1,10 @@
-"""Dead groups, spurious ones, inconsistent grading; and how all of it drifts over steps."""
+"""Dead groups, spurious ones, inconsistent grading, several tasks in one group."""
 
 from __future__ import annotations
 
-from itertools import pairwise
-from statistics import NormalDist
-
 import numpy as np
 
-from evenhand.audit.finding import Finding, Verdict, by, dense, unknown
+from evenhand.audit.finding import Finding, Verdict, dense, unknown
 from evenhand.audit.log import Floats, Ints, Log
 from evenhand.statistics import spurious_group_probability, wilson
 
@@ -23,7 +20,7 @@ def dead(log: Log) -> list[Finding]:
         says = "no rollout has a sibling with a reward"
         return [unknown(KIND, says, "record a group id and a reward a rollout", aspect="variance")]
     reward_N = log.reward_N[use_N]
-    low_M, high_M = _range(group_N, reward_N, groups)
+    low_M, high_M = range_of(group_N, reward_N, groups)
     real_M = size_M >= 2
     dead_M = (low_M == high_M) & real_M
     share = wilson(int(dead_M.sum()), int(real_M.sum()))
@@ -43,7 +40,8 @@ def dead(log: Log) -> list[Finding]:
     return found
 
 
-def _range(group_N: Ints, reward_N: Floats, groups: int) -> tuple[Floats, Floats]:
+def range_of(group_N: Ints, reward_N: Floats, groups: int) -> tuple[Floats, Floats]:
+    """Least and largest value of each group."""
     low_M, high_M = np.full(groups, np.inf), np.full(groups, -np.inf)
     np.minimum.at(low_M, group_N, reward_N)
     np.maximum.at(high_M, group_N, reward_N)
@@ -58,8 +56,8 @@ def _spurious(log: Log) -> Finding | None:
     group_N, groups = dense(log.group_N[use_N])
     true_N, reward_N = log.true_N[use_N], log.reward_N[use_N]
     size_M = np.bincount(group_N, minlength=groups)
-    low_M, high_M = _range(group_N, true_N, groups)
-    paid_low_M, paid_high_M = _range(group_N, reward_N, groups)
+    low_M, high_M = range_of(group_N, true_N, groups)
+    paid_low_M, paid_high_M = range_of(group_N, reward_N, groups)
     same_M = (low_M == high_M) & (size_M >= 2) & (low_M == true_N.max())
     total = int(same_M.sum())
     if not total:
@@ -89,7 +87,7 @@ def _grader(log: Log) -> Finding | None:
         log.group_N[use_N], log.task_N[use_N], log.completion_N[use_N], log.results_N[use_N]
     )
     size_K = np.bincount(class_N, minlength=classes)
-    low_K, high_K = _range(class_N, log.reward_N[use_N], classes)
+    low_K, high_K = range_of(class_N, log.reward_N[use_N], classes)
     pairs = int((size_K >= 2).sum())
     if not pairs:
         return None
@@ -109,7 +107,7 @@ def _mixed(log: Log) -> Finding | None:
     group_N, groups = dense(log.group_N[use_N])
     if not groups:
         return None
-    low_M, high_M = _range(group_N, log.task_N[use_N].astype(np.float64), groups)
+    low_M, high_M = range_of(group_N, log.task_N[use_N].astype(np.float64), groups)
     bad = int((high_M > low_M).sum())
     if not bad:
         return None
@@ -118,75 +116,3 @@ def _mixed(log: Log) -> Finding | None:
     mend = "group by prompt: a baseline of another prompt's rewards is a difference in difficulty"
     evidence = {"says": says, "aspect": "mis-grouped"}
     return Finding(KIND, "critical", share.estimate, share.low, share.high, evidence, mend)
-
-
-def drift(log: Log) -> Finding:
-    """Which of the log's numbers moves over training steps: Mann-Kendall, Theil and Sen."""
-    kind = "drift"
-    use_N = log.votes_N
-    step_N, steps = dense(log.step_N[use_N])
-    if steps < 8:
-        says = f"{steps} steps in this log; at least 8 to tell a trend"
-        return unknown(kind, says, "audit more steps of the run", aspect="none")
-    group_N, groups = dense(log.group_N[use_N])
-    step_M = np.zeros(groups, np.int64)
-    step_M[group_N] = step_N
-    low_M, high_M = _range(group_N, log.reward_N[use_N], groups)
-    count_S = np.bincount(step_N, minlength=steps)
-    series = {
-        "reward": by(step_N, log.reward_N[use_N], steps) / count_S,
-        "dead groups": by(step_M, (low_M == high_M).astype(np.float64), steps)
-        / np.bincount(step_M, minlength=steps),
-    }
-    if np.isfinite(log.faults_N[use_N]).all():
-        series["faults a rollout"] = by(step_N, log.faults_N[use_N], steps) / count_S
-    true_N = log.true_N[use_N]
-    if np.isfinite(true_N).all():
-        off_N = (true_N != log.reward_N[use_N]).astype(np.float64)
-        series["grader disagreement"] = by(step_N, off_N, steps) / count_S
-    z = NormalDist().inv_cdf(1 - 0.025 / len(series))
-    trends = {name: _trend(values_S, z) for name, values_S in series.items()}
-    harm = {"dead groups": 1, "faults a rollout": 1, "grader disagreement": 1, "reward": -1}
-    moved = {k: t for k, t in trends.items() if abs(t[0]) > z}
-    bad = {k: t for k, t in moved.items() if t[0] * harm[k] > 0}
-    name = max(bad or trends, key=lambda k: abs(trends[k][0]))
-    _, slope, low, high = trends[name]
-    says = (
-        "; ".join(f"{k} {'rises' if t[0] > 0 else 'falls'}" for k, t in moved.items())
-        or "nothing moves"
-    )
-    evidence = {
-        "says": f"{says}, over {steps} steps; slope a step of {name}",
-        "aspect": name,
-        "first_and_last_quarter": {
-            k: [float(v[: steps // 4].mean()), float(v[-(steps // 4) :].mean())]
-            for k, v in series.items()
-        },
-        "z": {k: t[0] for k, t in trends.items()},
-    }
-    mend = f"look at what changed with {name}" if bad else ""
-    return Finding(kind, "warning" if bad else "ok", slope, low, high, evidence, mend)
-
-
-def _trend(values_S: Floats, z: float) -> tuple[float, float, float, float]:
-    """Mann-Kendall z with ties, Sen's slope, and its interval at normal quantile z."""
-    # Long runs are averaged to 200 points: pairs grow with the square.
-    per = -(-len(values_S) // 200)
-    edges = range(0, len(values_S) + 1, per)
-    if per > 1:
-        values_S = np.array([values_S[a:b].mean() for a, b in pairwise(edges)])
-    n = len(values_S)
-    i, j = np.triu_indices(n, 1)
-    difference = values_S[j] - values_S[i]
-    score = float(np.sign(difference).sum())
-    ties = np.unique(values_S, return_counts=True)[1].astype(np.float64)
-    variance = (n * (n - 1) * (2 * n + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()) / 18
-    if variance <= 0:
-        return 0.0, 0.0, 0.0, 0.0
-    slopes = np.sort(difference / (j - i)) / per
-    half = z * float(np.sqrt(variance))
-    last = len(slopes) - 1
-    low = slopes[int(np.clip((len(slopes) - half) / 2, 0, last))]
-    high = slopes[int(np.clip(np.ceil((len(slopes) + half) / 2), 0, last))]
-    statistic = (score - np.sign(score)) / float(np.sqrt(variance))
-    return float(statistic), float(np.median(slopes)), float(low), float(high)

@@ -16,10 +16,12 @@ from evenhand.audit.builder import Builder
 from evenhand.audit.coupling import coupling
 from evenhand.audit.crosstalk import cross_talk
 from evenhand.audit.directions import reversal
-from evenhand.audit.finding import Finding
-from evenhand.audit.groups import dead, drift
+from evenhand.audit.drift import drift
+from evenhand.audit.finding import RANK, Finding
+from evenhand.audit.groups import dead
 from evenhand.audit.log import CallSeen, Log
 from evenhand.audit.luck import luck, tool_luck
+from evenhand.audit.report import audit_log
 from evenhand.draws import keyed_stream
 from evenhand.statistics import wilson
 
@@ -37,7 +39,7 @@ class Plant:
     make: Callable[[Stream, Builder], None]
     judge: Callable[[Log], Sequence[Finding]]
     aspect: str | None
-    """The finding that is asked about; None for the first."""
+    """The finding that is asked about; None for the first, `worst` for the worst of all."""
     expected: frozenset[str]
     truth: float | None = None
     """What the interval has to cover."""
@@ -51,6 +53,8 @@ class Plant:
     def finding(self, seed: int) -> Finding | None:
         """The finding in question; None where the audit is silent."""
         found = self.judge(self.log(seed))
+        if self.aspect == "worst":
+            return max(found, key=lambda f: RANK[f.verdict])
         return next((f for f in found if self.aspect in (None, f.evidence["aspect"])), None)
 
 
@@ -113,7 +117,7 @@ def _scheduled(kind: str) -> Callable[[Stream, Builder], None]:
         for g, task, i in _rollouts(40):
             name = {"persistent": "run", "paired": f"{g}", "independent": f"{g} {i}"}[kind]
             reward = float(stream.random() < 0.5)
-            rows.add(task=task, group=g, index=i, reward=reward, schedule=name)
+            rows.add(step=g // 4, task=task, group=g, index=i, reward=reward, schedule=name)
 
     return make
 
@@ -231,6 +235,39 @@ def _one(judge: Callable[[Log], Finding]) -> Callable[[Log], Sequence[Finding]]:
     return lambda log: [judge(log)]
 
 
+def _fading(stream: Stream, rows: Builder) -> None:
+    """Skill gives way to coins; the mean reward stays."""
+    for g, task, i in _rollouts(240):
+        a = int(stream.random() < 0.5)
+        p = 0.5 + (a - 0.5) * (1 - g / 240)
+        reward = float(stream.random() < p)
+        rows.add(step=g // 4, task=task, group=g, index=i, reward=reward, completion=f"{a}")
+
+
+def _healthy(stream: Stream, rows: Builder) -> None:
+    """Everything logged, nothing wrong: skill, few faults that hardly matter, a sound grader."""
+    for g, task, i in _rollouts(160, tasks=20):
+        a = int(stream.random() < 0.5)
+        met = bool(stream.random() < 0.05)
+        seen = CallSeen(f"do {a}", str(met), failed=met, fault=met)
+        reward = float(stream.random() < (0.99 if a else 0.01))
+        rows.add(
+            step=g // 8,
+            task=task,
+            group=g,
+            index=i,
+            reward=reward,
+            true=reward,
+            schedule=f"{g} {i}",
+            completion=f"{g} {i}",
+            calls=[seen],
+        )
+
+
+def _every(log: Log) -> Sequence[Finding]:
+    return audit_log(log).findings
+
+
 _LUCK, _TOOL = _one(luck), _one(tool_luck)
 _TURN, _TALK, _DRIFT = _one(reversal), _one(cross_talk), _one(drift)
 # β² Var(fault) / Var(reward) of the faults that cost 0.6: 0.6² · 3/16 / (0.65 · 0.35).
@@ -250,7 +287,8 @@ PLANTS: tuple[Plant, ...] = (
     Plant("no cache", _tool("none"), coupling, "results", CALM, 0.0),
     Plant("success-only cache", _tool("success"), coupling, "success-only", ALARM),
     Plant("no cache, storage", _tool("none"), coupling, "success-only", CALM, 0.5),
-    Plant("persistent schedule", _scheduled("persistent"), coupling, "schedules", ALARM),
+    Plant("persistent schedule", _scheduled("persistent"), coupling, "persistent", ALARM),
+    Plant("paired schedule, over steps", _scheduled("paired"), coupling, "persistent", CALM),
     Plant("paired schedule", _scheduled("paired"), coupling, "schedules", ALARM),
     Plant("independent schedules", _scheduled("independent"), coupling, "schedules", CALM),
     Plant("shared tool, std", _constant(True, "group_std"), _TURN, None, ALARM, -1.0),
@@ -270,6 +308,8 @@ PLANTS: tuple[Plant, ...] = (
     Plant("live groups", _dead(0.0), dead, "variance", CALM),
     Plant("faults rise", _faults(0.6, rise=0.02), _DRIFT, None, ALARM),
     Plant("nothing moves", _faults(0.3), _DRIFT, None, CALM),
+    Plant("luck rises", _fading, _DRIFT, None, ALARM),
+    Plant("healthy run, all kinds at once", _healthy, _every, "worst", CALM | DARK),
 )
 
 

@@ -12,8 +12,9 @@ import numpy as np
 from evenhand.audit.coupling import coupling
 from evenhand.audit.crosstalk import cross_talk
 from evenhand.audit.directions import reversal
+from evenhand.audit.drift import drift
 from evenhand.audit.finding import RANK, Finding
-from evenhand.audit.groups import dead, drift
+from evenhand.audit.groups import dead
 from evenhand.audit.log import Log
 from evenhand.audit.luck import tool_luck
 from evenhand.audit.read import read
