@@ -29,7 +29,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint study-paired study-reversal study-update bench clean
+.PHONY: help setup run test lint study-paired study-reversal study-update study-environments bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -61,6 +61,11 @@ study-reversal: $(STAMP) ## pairing x std-scaling, where theory predicts a rever
 study-update: $(STAMP) ## GRPO, Dr.GRPO, RLOO, batch std, MC-GRPO, SALT and its controls (an hour)
 	$(EVENHAND) study run studies/update.yaml --out runs/update
 	$(EVENHAND) study report runs/update
+
+study-environments: $(STAMP) ## success on tables before and after a short training (minutes on an idle core)
+	test -d runs/policies/tables || $(EVENHAND) warmstart --environments tables --steps 60 --out runs/policies/tables
+	$(EVENHAND) study run studies/environments.yaml --out runs/environments
+	$(EVENHAND) study report runs/environments
 
 lint: $(STAMP) ## ruff, mypy --strict and the floors
 	$(VENV)/bin/ruff check .
