@@ -17,6 +17,8 @@ from typing import Any
 
 from evenhand.policy.model import Policy
 from evenhand.records import Rollout, write_parquet
+from evenhand.training.finetune import finetune
+from evenhand.training.finetune_recipe import make_sft_recipe
 from evenhand.training.loop import train
 from evenhand.training.recipe import make_recipe
 from evenhand.training.update import make_optimiser
@@ -36,7 +38,10 @@ def run(order: dict[str, Any], pipe: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
-    train(make_recipe(order["recipe"]), Path(out))
+    if "data" in order["recipe"]:
+        finetune(make_sft_recipe(order["recipe"]), Path(out))
+    else:
+        train(make_recipe(order["recipe"]), Path(out))
     os.write(pipe, str(seen).encode())
     os._exit(0)
 

@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from training_runner import Runner, started
 from training_toys import make_policy
 
 from evenhand.records import read_parquet
 
-HERE = Path(__file__).parent
 TIMES = ("seconds", "seconds_rollout", "seconds_update")
 STEPS = 4
-
-
-class Runner:
-    """The process that runs and is killed; see run_and_die.py."""
-
-    def __init__(self, process: subprocess.Popen[str], recipe: dict[str, Any]) -> None:
-        self.process, self.recipe = process, recipe
-
-    def __call__(self, out: Path, kill: int | None = None, **changes: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        order = {"recipe": {**self.recipe, **changes}, "out": str(out), "kill": kill}
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
 
 
 @pytest.fixture(scope="module")
@@ -58,24 +40,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
         ],
         "checkpoint_every": 2,
     }
-    scratch = tmp_path_factory.mktemp("scratch")
-    path = os.pathsep.join([str(HERE), *filter(None, sys.path)])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [
-            sys.executable,
-            str(HERE / "run_and_die.py"),
-            str(policy),
-            str(scratch),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-        text=True,
-    ) as process:
-        yield Runner(process, recipe)
-        assert process.stdin is not None
-        process.stdin.close()
+    with started(policy, recipe, tmp_path_factory.mktemp("scratch")) as runner:
+        yield runner
 
 
 def outcome(out: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from evenhand.cli.exact import exact
 from evenhand.cli.policy import policy
 from evenhand.cli.probe import probe
 from evenhand.cli.study import study
-from evenhand.cli.training import train, warmstart
+from evenhand.cli.training import sft, train, warmstart
 from evenhand.cli.trajectories import trajectories
 from evenhand.errors import UserError
 
@@ -48,7 +48,7 @@ EXTRAS = {
 
 
 app = group("Group-relative reinforcement learning of tool-using agents: better, not luckier.")
-for command in (train, warmstart, probe):
+for command in (train, sft, warmstart, probe):
     app.command()(command)
 app.command("check-environment")(check_environment)
 for name, commands in (

@@ -1,4 +1,4 @@
-"""`evenhand train` and `evenhand warmstart`."""
+"""`evenhand train`, `evenhand sft` and `evenhand warmstart`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,20 @@ def train(
     from evenhand.training.run import train_command
 
     train_command(recipe, out, overrides or (), quiet=quiet)
+
+
+def sft(
+    recipe: Annotated[Path, typer.Argument(help="RECIPE.yaml")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Run folder; resumed if it has one.")],
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", help="steps=5 or learning_rate=1e-3.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing.")] = False,
+) -> None:
+    """Fine-tune a policy on trajectories; loss by tool and by turn, success in the environment."""
+    from evenhand.training.finetune_command import sft_command
+
+    sft_command(recipe, out, overrides or (), quiet=quiet)
 
 
 def warmstart(

@@ -51,17 +51,18 @@ class ChatFormat:
             )
             or r"(?!)"
         )
-        self._openings: dict[tuple[str, ...], tuple[list[int], list[int]]] = {}
+        self._openings: dict[str, tuple[list[int], list[int]]] = {}
         self._result = self._around("tool")
         self._user = self._around("user")
 
     def opening(self, prompt: str, tools: Sequence[Tool]) -> list[int]:
         """Tokens of a conversation up to the policy's first turn."""
-        key = tuple(tool.name for tool in tools)
+        schemas = [tool.schema() for tool in tools]
+        key = json.dumps(schemas)
         if key not in self._openings:
             text = self.tokenizer.apply_chat_template(
                 [{"role": "user", "content": _PROMPT}],
-                tools=[tool.schema() for tool in tools],
+                tools=schemas,
                 add_generation_prompt=True,
                 tokenize=False,
             )
@@ -106,6 +107,23 @@ class ChatFormat:
         if not isinstance(arguments, dict):
             return Parsed(problem="arguments must be an object")
         return Parsed(Call(data["name"], arguments))
+
+    def turn(self, pieces: Sequence[tuple[str, bool]]) -> list[int]:
+        """Tokens of an assistant's turn, as the policy would write it, its end included.
+
+        `pieces`: (text, control). What is not control is recorded text, and inert: where it spells
+        a control token, that stays text. Otherwise the turn is encoded in one go, for a tokenizer
+        may join what stands on both sides of a seam.
+        """
+        if any(self._added.search(text) for text, control in pieces if not control):
+            ids = [
+                token
+                for text, control in pieces
+                for token in (self._control(text) if control else self.inert(text))
+            ]
+        else:
+            ids = self._control("".join(text for text, _ in pieces))
+        return [*ids, self.end_of_turn]
 
     def inert(self, text: str) -> list[int]:
         """Tokens of hostile text: its bytes exactly, and no added (control) token among them."""

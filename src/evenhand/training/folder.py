@@ -6,34 +6,63 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 import yaml
 
 from evenhand.errors import UserError
 from evenhand.training import checkpoint
 from evenhand.training.configs import read_yaml
-from evenhand.training.recipe import Recipe, make_recipe
+from evenhand.training.recipe import make_recipe
 
 VERSION = 1
 JOURNALS = ("metrics.jsonl", "evaluations.jsonl")
 
 
+class RunRecipe(Protocol):
+    """What a run's folder needs to know of a recipe, whatever it trains by."""
+
+    @property
+    def steps(self) -> int:
+        """Of the whole run."""
+        ...
+
+    @property
+    def audit_every(self) -> int | None:
+        """Whether there are findings."""
+        ...
+
+    @property
+    def hash(self) -> str:
+        """Of everything in it."""
+        ...
+
+    def dump(self) -> dict[str, Any]:
+        """As plain JSON types, defaults written out."""
+        ...
+
+
 class RunFolder:
     """A run's folder, owned by this process from construction to `close`."""
 
-    def __init__(self, path: Path, recipe: Recipe) -> None:
-        """Create the folder, or take up the run of the same recipe in it.
+    def __init__(
+        self,
+        path: Path,
+        recipe: RunRecipe,
+        make: Callable[[dict[str, Any], str], RunRecipe] = make_recipe,
+    ) -> None:
+        """Create the folder, or take up the run of the same recipe in it. `make` reads a recipe
+        of the same kind from plain data.
 
         Raises:
             UserError: another live process writes there; it holds something else, or the run of
                 another recipe.
         """
         self.path = path
-        self.recipe = recipe
+        self.recipe, self._make = recipe, make
         self.checkpoints = path / "checkpoints"
         self.rollouts = path / "rollouts"
         self._refuse_foreign()
@@ -105,7 +134,7 @@ class RunFolder:
             "pid": os.getpid(),
             **more,
         }
-        _replace(self.path / "status.json", json.dumps(record) + "\n", durable=False)
+        replace_file(self.path / "status.json", json.dumps(record) + "\n", durable=False)
 
     @property
     def finished(self) -> bool:
@@ -130,9 +159,9 @@ class RunFolder:
     def _settle_recipe(self) -> None:
         file = self.path / "recipe.yaml"
         if not file.exists():
-            _replace(file, yaml.safe_dump(self.recipe.dump(), sort_keys=False))
+            replace_file(file, yaml.safe_dump(self.recipe.dump(), sort_keys=False))
             return
-        there = make_recipe(read_yaml(file), str(file)).dump()
+        there = self._make(read_yaml(file), str(file)).dump()
         key = _first_difference(there, self.recipe.dump())
         if key is not None:
             raise UserError(
@@ -188,7 +217,7 @@ def _json(line: Mapping[str, Any]) -> bytes:
     return json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
-def _replace(path: Path, text: str, *, durable: bool = True) -> None:
+def replace_file(path: Path, text: str, *, durable: bool = True) -> None:
     """Write a file whole or not at all; `durable`: also if the machine loses its power."""
     part = path.with_name(path.name + ".part")
     part.write_text(text, encoding="utf-8")

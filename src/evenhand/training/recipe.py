@@ -313,8 +313,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         UserError: names file, line or field, and the mend.
     """
     data = read_yaml(path)
-    for override in overrides:
-        _override(data, override)
+    for text in overrides:
+        override(data, text)
     if isinstance(data.get("policy"), str) and data["policy"] != WARMSTART:
         data["policy"] = str((path.parent / Path(data["policy"]).expanduser()).resolve())
     cache = data.get("cache")
@@ -327,7 +327,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     return make_recipe(data, str(path))
 
 
-def _override(data: dict[str, Any], text: str) -> None:
+def override(data: dict[str, Any], text: str) -> None:
+    """Apply KEY=VALUE, such as optimiser.learning_rate=1e-3, to a recipe's plain data."""
     key, equals, value = text.partition("=")
     *parents, last = key.strip().split(".")
     if not equals or not all([*parents, last]):

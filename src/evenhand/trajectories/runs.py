@@ -50,7 +50,7 @@ def acted(source: str, *, limit: int | None = None) -> Iterator[Trajectory]:
         if play is None:
             continue
         made += 1
-        yield _recorded(held, task, play, actor, f"{source}#{task.id}")
+        yield recorded(held, task, play, actor, f"{source}#{task.id}")
     if not made:
         raise UserError(f"source {source!r}: {name} has none in this pool")
 
@@ -131,9 +131,10 @@ def _play(actor: str, held: Suite, task: Task, number: int) -> Callable[[Act], N
     return lambda act: demonstrate(task, habits, keyed_stream(0, actor, number), act)
 
 
-def _recorded(
+def recorded(
     held: Suite, task: Task, play: Callable[[Act], None], actor: str, source: str
 ) -> Trajectory:
+    """Play a task on a clean environment of its suite, and record and grade it."""
     environment: Environment = held.make()
     messages = [Message("user", task.prompt)]
 
