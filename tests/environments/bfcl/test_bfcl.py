@@ -157,6 +157,27 @@ def test_precision_stays_where_it_was_and_huge_arguments_are_refused() -> None:
         assert environment.call(call).error == "EXECUTION_ERROR"
 
 
+def test_what_one_episode_mentions_is_in_no_others_tweets() -> None:
+    """The package's default of `mentions` is one list for all; a mention is written into it."""
+    task = next(
+        each
+        for each in TASKS.values()
+        if "post_tweet" in each.tools
+        and any(call.tool == "authenticate_twitter" for call in SUITE.gold(each))
+    )
+    login = next(call for call in SUITE.gold(task) if call.tool == "authenticate_twitter")
+    told = []
+    for _ in range(2):
+        environment = begun(task)
+        environment.call(login)
+        posted = environment.call(Call("post_tweet", {"content": "x"})).value
+        told.append(posted["mentions"])
+        mention = {"tweet_id": posted["id"], "mentioned_usernames": ["@a"]}
+        assert environment.call(Call("mention", mention)).error is None
+        assert environment.call(Call("get_tweet", {"tweet_id": posted["id"]})).value["mentions"]
+    assert told == [[], []]
+
+
 def test_weather_in_many_threads_is_ones_own() -> None:
     """In long context the package answers with one record of its module, for everybody."""
     task = next(

@@ -2,18 +2,22 @@
 
 The package's executor evaluates call strings and keeps instances in a module's globals, named by
 model and task, where rollouts would meet. Here nothing is evaluated and nothing is shared. Its
-classes do share some things: a weather record of the module, decimal precision, mpmath's precision.
-So calls run one at a time, in contexts of their own, and their results are text before the next.
+classes do share some things: a weather record of the module, decimal precision, mpmath's precision,
+and lists that are defaults of arguments, into which a mention of a posted tweet writes for every
+instance of the process. So calls run one at a time, in contexts of their own, with defaults of
+their own, and their results are text before the next.
 """
 
 from __future__ import annotations
 
 import copy
 import decimal
+import functools
+import inspect
 import json
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from evenhand.environments.bfcl.data import Entry, backend, class_of
@@ -52,7 +56,8 @@ class World:
 
         with _ONE, decimal.localcontext(), mpmath.workdps(15):
             try:
-                return _written(method(**copy.deepcopy(dict(call.arguments))))
+                given = {**_defaults(method.__func__), **call.arguments}
+                return _written(method(**copy.deepcopy(given)))
             except Exception as error:  # whatever a policy's arguments provoke is its own mistake
                 return f"Error during execution: {error}"
 
@@ -87,6 +92,16 @@ def result(text: str) -> Result:
         rest = {key: inner for key, inner in value.items() if key != "error"}
         return Result({"message": value["error"], **rest}, error="TOOL_ERROR")
     return Result(value)
+
+
+@functools.cache
+def _defaults(function: Callable[..., Any]) -> Mapping[str, Any]:
+    """The defaults that a call could change, as they were when they were first looked at."""
+    return {
+        name: copy.deepcopy(each.default)
+        for name, each in inspect.signature(function).parameters.items()
+        if isinstance(each.default, (list, dict, set))
+    }
 
 
 def _written(value: Any) -> str:
