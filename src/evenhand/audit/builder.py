@@ -103,7 +103,7 @@ class Builder:
                 first_fault = float(bool(calls[0].fault))
             tier = int(any(c.tier is not None for c in calls))
         if words is not None and len(self._labels) < LABELS:
-            self._labels.setdefault(first, words[:120])
+            self._labels.setdefault(first, words[:240])
         known = schedule is not None and schedule != ""
         self._rows.append(
             (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.resources
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -90,6 +91,9 @@ def render(report: Report, drawn: Pictures, gallery: Gallery) -> str:
         if f.kind in ("luck-share", "tool-luck") and np.isfinite(f.estimate)
     ]
     turn = next(f for f in report.findings if f.kind == "reversal-risk")
+    # Where no direction is known there is none to show.
+    known = turn.verdict != "not-identifiable"
+    shown = (turn.evidence.get("of_the_commonest_task") or []) if known else []
     return environment.get_template("audit.html").render(
         report=report,
         worst=worst,
@@ -98,8 +102,9 @@ def render(report: Report, drawn: Pictures, gallery: Gallery) -> str:
         lanes=lanes,
         luck=[f for f in report.findings if f.kind in ("luck-share", "tool-luck")],
         turn=turn,
-        directions=_directions(turn.evidence.get("of_the_commonest_task") or []),
-        cosines=_cosines(turn.evidence.get("cosines") or {}),
+        directions=_directions(shown),
+        actions=_actions(shown),
+        cosines=_cosines(turn.evidence.get("cosines") or {}) if known else [],
         names=NAMES,
         matrix=_matrix(drawn),
         drawn=drawn,
@@ -124,50 +129,52 @@ def _number(f: Finding) -> str:
     return f"{f.estimate:.3g} [{f.low:.3g}, {f.high:.3g}]".replace("-", "−")
 
 
-def _directions(rows: Sequence[Mapping[str, Any]]) -> Markup:
-    """Bars: the expected update of each action, a column of bars a normalisation."""
-    if not rows:
-        return Markup("")
-    names = [name for name in NAMES if name in rows[0]]
-    left, wide, gap, high = 150, 150, 14, 26
-    width = left + len(names) * (wide + gap)
-    height = 34 + high * len(rows)
-    told = "; ".join(
-        f"{NAMES[n]}: " + ", ".join(f"{r['action'] or 'others'} {r[n]:+.3g}" for r in rows)
-        for n in names
-    )
-    parts = [
-        f'<svg class="chart bars" viewBox="0 0 {width} {height}" role="img"'
-        f' aria-label="{escape(told)}">'
-    ]
-    for k, name in enumerate(names):
-        x = left + k * (wide + gap)
+def _directions(rows: Sequence[Mapping[str, Any]]) -> list[Markup]:
+    """A chart a normalisation: a bar for the expected update of each action, by its letter."""
+    charts = []
+    for name in NAMES if rows else ():
+        if name not in rows[0]:
+            continue
         # Each normalisation has a unit of its own: only directions are compared.
         most = max(abs(float(r[name])) for r in rows) or 1.0
-        middle = x + wide / 2
-        parts.append(
-            f'<text class="tick" x="{middle}" y="14" text-anchor="middle">{escape(NAMES[name])}'
-            f'</text><line class="axis" x1="{middle}" x2="{middle}" y1="24" y2="{height - 6}"/>'
-        )
+        left, wide, high = 24, 170, 24
+        middle, height = left + wide / 2, 24 + high * len(rows)
+        told = ", ".join(f"{_letter(i)} {float(r[name]):+.3g}" for i, r in enumerate(rows))
+        parts = [
+            f'<svg class="chart bars" viewBox="0 0 {left + wide} {height}" role="img"'
+            f' aria-label="{escape(NAMES[name])}: {escape(told)}">'
+            f'<text class="tick" x="{middle}" y="12" text-anchor="middle">{escape(NAMES[name])}'
+            f'</text><line class="axis" x1="{middle}" x2="{middle}" y1="20" y2="{height - 2}"/>'
+        ]
         for i, r in enumerate(rows):
             value = float(r[name])
             length = abs(value) / most * (wide / 2 - 4)
             start = middle if value >= 0 else middle - length
             kind = "up" if value >= 0 else "down"
             parts.append(
-                f'<rect class="bar {kind}" x="{start:.1f}" y="{30 + high * i}"'
-                f' width="{length:.1f}" height="{high - 10}">'
-                f"<title>{escape(str(r['action']))}: {value:+.4g}</title></rect>"
+                f'<text class="tick" x="8" y="{31 + high * i}" dy="0.32em">{_letter(i)}</text>'
+                f'<rect class="bar {kind}" x="{start:.1f}" y="{23 + high * i}"'
+                f' width="{length:.1f}" height="16">'
+                f"<title>{escape(_letter(i))}: {value:+.4g}</title></rect>"
             )
-    for i, r in enumerate(rows):
-        label = str(r["action"]) or "other actions"
-        label = label if len(label) <= 20 else label[:19] + "…"
-        parts.append(
-            f'<text class="tick" x="{left - 10}" y="{38 + high * i}" dy="0.32em"'
-            f' text-anchor="end">{escape(label)}</text>'
+        charts.append(Markup("".join([*parts, "</svg>"])))
+    return charts
+
+
+def _letter(place: int) -> str:
+    return chr(ord("A") + place)
+
+
+def _actions(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, str]]:
+    """(letter, what was done, share of the task's rollouts) of the actions in the charts."""
+    return [
+        (
+            _letter(i),
+            " ".join(_called(str(r["action"]))).strip() or "other actions",
+            f"{100 * float(r['share']):.0f} %",
         )
-    parts.append("</svg>")
-    return Markup("".join(parts))
+        for i, r in enumerate(rows)
+    ]
 
 
 def _cosines(table: Mapping[str, Mapping[str, float]]) -> list[tuple[str, list[str]]]:
@@ -269,15 +276,27 @@ def _group(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
+    tool, arguments = _called(turn["call"])
     return {
-        "tool": "",
-        "arguments": turn["call"],
+        "tool": tool,
+        "arguments": arguments,
         "result": turn["result"],
         "fault": "met, not caused by the rollout" if turn["fault"] else None,
         "idle": False,
         "problem": "failed" if turn["failed"] and not turn["fault"] else None,
         "event": f"served by the cache: {turn['tier']}" if turn["tier"] else None,
     }
+
+
+def _called(text: str) -> tuple[str, str]:
+    """(tool, arguments) of a call as the readers write it; ("", all of it) of anything else."""
+    try:
+        match json.loads(text):
+            case [str(tool), dict(arguments)]:
+                return tool, json.dumps(arguments, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        pass
+    return "", text
 
 
 def _text(name: str) -> str:
