@@ -11,7 +11,7 @@ import numpy as np
 from evenhand.audit.coupling import coupling
 from evenhand.audit.crosstalk import cross_talk
 from evenhand.audit.directions import reversal
-from evenhand.audit.finding import Finding, by, dense, unknown
+from evenhand.audit.finding import Finding, by, dense, points, unknown
 from evenhand.audit.groups import range_of
 from evenhand.audit.log import Floats, Log
 from evenhand.audit.luck import luck, tool_luck
@@ -88,7 +88,8 @@ def _by_part(log: Log, steps: int) -> dict[str, Floats]:
     for part in range(min(PARTS, steps)):
         piece = log.pick(part_N == part)
         for name, make in PARTED.items():
-            estimates = [f.estimate for f in make(piece) if np.isfinite(f.estimate)]
+            with points():
+                estimates = [f.estimate for f in make(piece) if np.isfinite(f.estimate)]
             # Of several aspects the first, which is there in every part or in none.
             found[name] += [abs(e) if name == "cross-talk" else e for e in estimates[:1]]
     return {
