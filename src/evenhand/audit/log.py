@@ -153,6 +153,11 @@ def digest(*parts: str) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") >> 2
 
 
+def plain_result(value: object, error: object = None) -> str:
+    """What came back: a value, or an error with what it said."""
+    return plain_json(value) if error is None else plain_json({"error": error, "result": value})
+
+
 def plain_json(value: object) -> str:
     """JSON with sorted keys; anything else as text."""
     return json.dumps(value, sort_keys=True, default=str)

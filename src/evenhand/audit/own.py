@@ -9,7 +9,7 @@ from typing import Any
 
 from evenhand.audit import replays
 from evenhand.audit.builder import Builder
-from evenhand.audit.log import CallSeen, plain_json
+from evenhand.audit.log import CallSeen, plain_json, plain_result
 from evenhand.errors import RecordError
 from evenhand.records import json_lines
 
@@ -97,7 +97,7 @@ def _seen(turn: Mapping[str, Any]) -> CallSeen:
     call, result, draw = turn["call"], turn.get("result") or {}, turn.get("draw")
     return CallSeen(
         plain_json([call.get("tool"), call.get("arguments")]),
-        plain_json([result.get("value"), result.get("error")]),
+        plain_result(result.get("value"), result.get("error")),
         failed=result.get("error") is not None,
         fault=bool(draw and draw.get("fault") and draw.get("applied", True)),
         tier=draw.get("tier") if draw else None,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evenhand.audit.builder import Builder
-from evenhand.audit.log import CallSeen, plain_json
+from evenhand.audit.log import CallSeen, plain_json, plain_result
 from evenhand.errors import RecordError, UserError
 from evenhand.records import json_lines
 
@@ -145,7 +145,7 @@ def _calls(value: Any, where: str) -> list[CallSeen] | None:
             calls.append(
                 CallSeen(
                     plain_json([item.get("tool"), item.get("arguments")]),
-                    plain_json([item.get("result"), item.get("error")]),
+                    plain_result(item.get("result"), item.get("error")),
                     failed=item.get("error") is not None,
                     fault=bool(fault) if "fault" in item else None,
                     tier=item.get("tier"),
