@@ -82,6 +82,11 @@ class ChatFormat:
         before_ids, after_ids = self._user
         return [*before_ids, *self.inert(text), *after_ids]
 
+    def closing(self, text: str) -> list[int]:
+        """Tokens that close the reasoning that a turn left open; none where it is closed."""
+        left_open = "</think>" not in text.rpartition("<think>")[2] if "<think>" in text else False
+        return self._control("</think>") if left_open else []
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of tokens, control tokens spelled out; bytes that are not UTF-8 become U+FFFD."""
         text: str = self.tokenizer.decode(

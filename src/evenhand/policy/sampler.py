@@ -46,6 +46,10 @@ class Row:
     last: int = -1
     sampling: Sampling | None = None
     """How its tokens are drawn; None: as the batch says."""
+    forbidden: int = -1
+    """A token that is not drawn while fewer than `until` were; the others share its probability,
+    and the log-probability is that of the law so restricted."""
+    until: int = 0
     entropy: float = 0.0
     """In nats, of the policy's own law (temperature 1, all tokens) of the token it drew last."""
 
@@ -78,9 +82,13 @@ class Batch:
     def draw(self) -> tuple[list[int], list[float]]:
         """The next token of every row, in the order of `rows`, and its log-probability."""
         assert self._logits is not None
+        held = [(seat, r.forbidden) for seat, r in enumerate(self.rows) if r.drawn < r.until]
+        logits = self._logits.clone() if held else self._logits
+        for seat, token in held:
+            logits[seat, token] = -math.inf
         uniforms = [row.uniforms[row.drawn] for row in self.rows]
         tokens, logprobs = choose_each(
-            self._logits, uniforms, [row.sampling or self.sampling for row in self.rows]
+            logits, uniforms, [row.sampling or self.sampling for row in self.rows]
         )
         for row, token in zip(self.rows, tokens, strict=True):
             row.drawn += 1

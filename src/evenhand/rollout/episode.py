@@ -82,7 +82,13 @@ class Episode:
         self.session = FaultSession(request.noise, request.schedule)
         uniforms = policy_stream(seed, *request.sampling_key).random(context)
         sampling = request.sampling or sampling
-        self.row = Row(uniforms, sampling=sampling)
+        # A fork in mid-turn counts on from its parent's tokens, so this is right for it, too.
+        self.row = Row(
+            uniforms,
+            sampling=sampling,
+            forbidden=chat.end_of_turn,
+            until=min(limits.first_turn_tokens, limits.turn_tokens),
+        )
         self.turn_start = len(opening)
         self.started = time.perf_counter()
         self.acting: Turn | None = None
@@ -281,8 +287,9 @@ class Episode:
                 outcome.stop = "no_call"
                 return
             parsed = Parsed(Call(heard.name, {"text": turn.text}))
-        # A turn cut short lacks its end: the template's own is put there, masked.
-        closing = [] if whole else [chat.end_of_turn]
+        # Reasoning left open is closed before anything is heard, or the policy would go on in it;
+        # a turn cut short lacks its end: the template's own is put there. Both are masked.
+        closing = chat.closing(turn.text) + ([] if whole else [chat.end_of_turn])
         room = self.context - turn.end - len(closing) - self.limits.turn_reserve
         turn.call = parsed.call
         tool, refused = self._checked(parsed.call, parsed.problem)

@@ -87,6 +87,9 @@ class Limits:
     result_tokens: int = 128
     """A longer result is replaced by the error RESULT_TOO_LONG. A call after which the context
     could not hold a result of this length and a turn is refused before it runs."""
+    first_turn_tokens: int = 0
+    """Least tokens of the first turn: its end cannot be drawn before. Later turns are free, for on
+    every turn it over-chains (CacheRL). Logged probabilities are those of the law so restricted."""
     turn_reserve: int = 16
     """Tokens that a turn is taken to need at least, when asking what the context can hold."""
     grace_s: float = 0.25
@@ -100,7 +103,7 @@ class Limits:
     def __post_init__(self) -> None:
         for each in fields(self):
             value = getattr(self, each.name)
-            least = 0 if each.name == "grace_s" else 1
+            least = 0 if each.name in ("grace_s", "first_turn_tokens") else 1
             if isinstance(value, bool) or not isinstance(value, (int, float)):
                 raise UserError(f"limits.{each.name}: {value!r} is not a number")
             if each.type == "int" and not isinstance(value, int):

@@ -33,6 +33,7 @@ from evenhand.training.progress import Quiet, View
 from evenhand.training.recipe import Recipe
 from evenhand.training.reuse import reuse
 from evenhand.training.selection import ancestry, selected
+from evenhand.training.shape import shape
 from evenhand.training.tasks import of_families, training_tasks
 from evenhand.training.tracking import Tracker, make_tracker, numbers
 from evenhand.training.update import make_optimiser, make_reference, update
@@ -126,6 +127,7 @@ def train(
                     reuse=cache,
                 )
                 sampled = time.perf_counter()
+                shaped = shape(rollouts, [request.task for request in wanted], suite, recipe)
 
                 # Observed rewards to advantages, group by group. What is lost or filtered out votes
                 # nowhere and is not trained on.
@@ -169,6 +171,7 @@ def train(
                     "step": step,
                     **rollout_metrics(rollouts),
                     "filtered": sum(not r.lost for r in rollouts) - len(trained),
+                    **shaped,
                     **geometry,
                     "loss": done.loss,
                     "kl": done.kl,

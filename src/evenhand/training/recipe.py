@@ -14,6 +14,7 @@ from evenhand.advantages import advantage, find_filter
 from evenhand.draws import Sharing
 from evenhand.errors import UserError
 from evenhand.noise import Noise
+from evenhand.rewards import check_weights
 from evenhand.training.configs import read_yaml, read_yaml_text, sentence
 from evenhand.training.weighings import find_weighing
 
@@ -41,6 +42,8 @@ class LimitsRecipe(Part):
     context: int = Field(default=512, ge=2)
     tool_workers: int = Field(default=8, ge=1)
     result_tokens: int = Field(default=128, ge=1)
+    first_turn_tokens: int = Field(default=0, ge=0)
+    """Least tokens of a rollout's first turn, for a policy that answers before it calls."""
     turn_reserve: int = Field(default=16, ge=1)
     grace_s: float = Field(default=2.0, ge=0)
     """How long the batch waits for the tools of a step. A tool that takes longer lets the others go
@@ -130,6 +133,33 @@ class CacheRecipe(Part):
     """Of the environment's data: results recorded under another one are not served."""
 
 
+class RewardRecipe(Part):
+    """What the trainer sees of a rollout: its answer and its process, by cache tier
+    (docs/concepts/cacherl.md). Evaluations tell the environment's own grade."""
+
+    rule: Literal["answer", "published", "per_group", "fixed"] = "per_group"
+    """`answer`: the grade alone; `published`: a(T) answer + (1 - a(T)) process, T the rollout's own
+    worst tier (CacheRL); `per_group`: with one weight a group, the mean of its members';
+    `fixed`: with `answer_weight` for all, so that tiers are nothing to it."""
+    weights: dict[str, float] = {}
+    """a(T) by tier, in place of .60 live and exact, .30 fuzzy, .10 tool."""
+    answer_weight: float = Field(default=0.6, ge=0, le=1)
+    process: dict[Literal["format", "arguments", "order"], Annotated[float, Field(ge=0)]] = {
+        "format": 1.0,
+        "arguments": 1.0,
+        "order": 1.0,
+    }
+    """Weights of the process score's parts, which are not published."""
+    clamp_meta: bool = True
+    """An answer that describes how one would answer counts 0."""
+
+    @field_validator("weights")
+    @classmethod
+    def _weights(cls, value: dict[str, float]) -> dict[str, float]:
+        _as_value_error(lambda: check_weights(value))
+        return value
+
+
 class LoraRecipe(Part):
     """Train low-rank adapters in place of all weights."""
 
@@ -192,6 +222,8 @@ class Recipe(Part):
     noise: dict[str, Any] = {}
     cache: CacheRecipe | None = None
     """null: every call runs."""
+    reward: RewardRecipe | None = None
+    """null: the environment's grade, after grader noise."""
     sampling: SamplingRecipe = SamplingRecipe()
     limits: LimitsRecipe = LimitsRecipe()
     optimiser: OptimiserRecipe = OptimiserRecipe()
@@ -258,6 +290,11 @@ class Recipe(Part):
                 "sampling.top_p below 1 draws from another law than the one that is trained, so"
                 " that ratios start below 1; set it to 1, or loss.objective to truncate or mask,"
                 " which correct for it up to the tokens outside the nucleus"
+            )
+        if self.limits.first_turn_tokens and self.loss.objective not in ("truncate", "mask"):
+            raise ValueError(
+                "limits.first_turn_tokens forbids the end of a turn that the policy may draw, so"
+                " that ratios start below 1; set it to 0, or loss.objective to truncate or mask"
             )
         names = [e.name for e in self.evaluations]
         twice = sorted({name for name in names if names.count(name) > 1})
