@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from evenhand.policy.model import Policy
+from evenhand.recipes.config import load_turns
+from evenhand.recipes.runner import run as run_turns
 from evenhand.records import Rollout, write_parquet
 from evenhand.training.finetune import finetune
 from evenhand.training.finetune_recipe import make_sft_recipe
@@ -38,7 +40,9 @@ def run(order: dict[str, Any], pipe: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
-    if "data" in order["recipe"]:
+    if "file" in order["recipe"]:
+        run_turns(load_turns(Path(order["recipe"]["file"])), Path(out), lambda text: None)
+    elif "data" in order["recipe"]:
         finetune(make_sft_recipe(order["recipe"]), Path(out))
     else:
         train(make_recipe(order["recipe"]), Path(out))

@@ -20,6 +20,7 @@ from evenhand.cli.environments import environments
 from evenhand.cli.exact import exact
 from evenhand.cli.policy import policy
 from evenhand.cli.probe import probe
+from evenhand.cli.recipe import recipe
 from evenhand.cli.study import study
 from evenhand.cli.training import sft, train, warmstart
 from evenhand.cli.trajectories import trajectories
@@ -59,6 +60,7 @@ for name, commands in (
     ("exact", exact),
     ("cache", cache),
     ("trajectories", trajectories),
+    ("recipe", recipe),
 ):
     app.add_typer(commands, name=name)
 

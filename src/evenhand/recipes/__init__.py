@@ -1,0 +1,1 @@
+"""Recipes of many stages: supervised, reinforced, collected, filtered, joined, in turns."""
