@@ -104,6 +104,13 @@ def test_status_of_what_has_not_begun(folder, tmp_path):
     assert "waits  start: success" in told and "done" not in told
 
 
+def test_a_pool_without_tasks_is_refused_at_once(tmp_path):
+    changed = {**RECIPE, "policy": "warmstart", "environment": "bfcl-trading"}
+    (tmp_path / "r.yaml").write_text(yaml.safe_dump({**changed, "arms": {"main": {}}}))
+    with pytest.raises(UserError, match=r"bfcl-trading has no tasks in test; name another pool"):
+        run_command(tmp_path / "r.yaml", tmp_path / "out", say=print)
+
+
 def test_a_stage_is_done_once_and_a_half_one_anew(tmp_path):
     stage = Stage("toy", {"a": 1}, {"x": "h"})
     assert stage.name != Stage("toy", {"a": 2}, {"x": "h"}).name

@@ -141,6 +141,22 @@ def test_dialogues_speak_and_hear(tmp_path):
         assert roles.count("tool") == len(each.calls)
 
 
+def test_tools_that_are_handed_over_later_are_known_and_not_printed(tmp_path):
+    out = tmp_path / "out.jsonl"
+    import_command(["gold:bfcl-trading/train"], out, limit=60)
+    made = list(read(out))
+    handed = [each for each in made if each.later]
+    assert handed and all(each.reward == 1.0 for each in made)
+    for each in handed:
+        names = {tool["function"]["name"] for tool in each.later}
+        assert not names & {tool["function"]["name"] for tool in each.tools}
+        assert {asked.tool for asked in each.calls} <= set(each.known_tools())
+    assert any(
+        {tool["function"]["name"] for tool in each.later} & {asked.tool for asked in each.calls}
+        for each in handed
+    )
+
+
 def rollouts(count):
     from evenhand.environments import suite
     from evenhand.policy.chat import call_text

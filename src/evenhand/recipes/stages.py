@@ -12,6 +12,7 @@ from typing import Any
 from evenhand.draws import evaluation_schedule
 from evenhand.environments import Suite
 from evenhand.environments import suite as named_suite
+from evenhand.errors import UserError
 from evenhand.noise import Noise
 from evenhand.policy.model import Policy
 from evenhand.recipes.config import TurnsRecipe
@@ -163,6 +164,10 @@ def evaluated(path: Path, recipe: TurnsRecipe, policy: Path | str) -> Work:
     suite = named_suite(recipe.environment)
     asked = recipe.evaluation
     pool = suite.tasks(asked.pool)
+    if not pool:
+        raise UserError(
+            f"evaluation.pool: {recipe.environment} has no tasks in {asked.pool}; name another pool"
+        )
     tasks = evaluation_tasks(pool, asked.pool, asked.tasks)
     rollouts = _live(policy, suite, recipe, tasks, asked.samples, "held-out", 0)
     by_task: dict[str, list[float]] = {}

@@ -20,7 +20,7 @@ def check(trajectory: Trajectory, *, any_tool: bool = False) -> None:
     that nobody declares are let pass.
     """
     _order(trajectory)
-    tools = _tools(json.dumps([dict(tool) for tool in trajectory.tools]))
+    tools = _tools(json.dumps([dict(tool) for tool in (*trajectory.tools, *trajectory.later)]))
     for asked in trajectory.calls:
         tool = tools.get(asked.tool)
         if tool is None and not any_tool:

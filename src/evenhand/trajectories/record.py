@@ -66,7 +66,9 @@ class Trajectory:
     """Its task's id, or a digest of the opening where the source names none: splits go by it."""
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
-    """Function schemas, as chat templates print them."""
+    """Function schemas, as chat templates print them at the opening."""
+    later: tuple[Mapping[str, Any], ...] = ()
+    """Those of tools that are handed over in the course of it: known, and not printed."""
     environment: str = ""
     family: str = ""
     source: str = ""
@@ -93,8 +95,8 @@ class Trajectory:
         return [asked for message in self.messages for asked in message.calls]
 
     def known_tools(self) -> dict[str, Tool]:
-        """The declared tools by name."""
-        return {tool.name: tool for tool in map(tool_of, self.tools)}
+        """The declared tools by name, those handed over later too."""
+        return {tool.name: tool for tool in map(tool_of, (*self.tools, *self.later))}
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary; `from_json` restores an equal trajectory."""
@@ -106,6 +108,8 @@ class Trajectory:
             data["reward"] = self.reward
         data["messages"] = [_message(message) for message in self.messages]
         data["tools"] = [dict(tool) for tool in self.tools]
+        if self.later:
+            data["later"] = [dict(tool) for tool in self.later]
         return data
 
     @classmethod
@@ -122,6 +126,7 @@ class Trajectory:
                 task=_text(data, "task"),
                 messages=tuple(_message_of(each) for each in data["messages"]),
                 tools=tuple(dict(each) for each in data.get("tools", ())),
+                later=tuple(dict(each) for each in data.get("later", ())),
                 reward=None if reward is None else float(reward),
                 **{
                     name: _text(data, name, "")

@@ -91,6 +91,7 @@ def rollout(data: Mapping[str, Any], source: str, suite_of: Callable[[str], Suit
         task=task.id,
         messages=tuple(messages),
         tools=_printed(world, task),
+        later=_handed(world, task),
         environment=held.environment,
         family=task.family,
         source=source,
@@ -153,12 +154,14 @@ def recorded(
         environment.reset(task)
         play(act)
         reward = environment.grade()
+        later = _unprinted(environment, held, task)
     finally:
         environment.close()
     return Trajectory(
         task=task.id,
         messages=tuple(messages),
         tools=_printed(held, task),
+        later=later,
         environment=held.name,
         family=task.family,
         source=source,
@@ -187,8 +190,24 @@ def _speech(held: Suite, call: Call) -> bool:
     return tool is not None and tool.speech
 
 
+def _handed(held: Suite, task: Task) -> tuple[Mapping[str, Any], ...]:
+    """Schemas of the tools that a task hands over after its opening."""
+    environment = held.make()
+    try:
+        environment.reset(task)
+        return _unprinted(environment, held, task)
+    finally:
+        environment.close()
+
+
+def _unprinted(environment: Environment, held: Suite, task: Task) -> tuple[Mapping[str, Any], ...]:
+    printed = task.tools or tuple(held.tools)
+    tools = environment.tools.values()
+    return tuple(t.schema() for t in tools if t.name not in printed and not t.speech)
+
+
 def _printed(held: Suite, task: Task) -> tuple[Mapping[str, Any], ...]:
-    """Schemas of every tool that the task may call, so that those handed over later are known."""
+    """Schemas of the tools that the opening prints."""
     names = task.tools or tuple(held.tools)
     tools: list[Tool] = [held.tools[name] for name in names if not held.tools[name].speech]
     return tuple(tool.schema() for tool in tools)
