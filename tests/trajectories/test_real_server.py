@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from evenhand.servers import Server
 from evenhand.trajectories.augment import think_command
 from evenhand.trajectories.record import Asked, Message, Trajectory, read, write
-from evenhand.trajectories.server import Server
 
 xllamacpp = pytest.importorskip("xllamacpp")
 

@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenhand.errors import UserError
+from evenhand.servers import Server
 from evenhand.trajectories.augment import select_command, union_command
 from evenhand.trajectories.record import Asked, Message, Trajectory, read, write
 from evenhand.trajectories.select import Thresholds, select, union
-from evenhand.trajectories.server import Server
 from tests.trajectories.model_server import serving
 
 MADE = st.lists(

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenhand.errors import EvenhandError, RecordError, UserError
+from evenhand.servers import Client, Server, ServerError
 from evenhand.trajectories.augment import think_command
 from evenhand.trajectories.command import import_command
 from evenhand.trajectories.journal import Journal
 from evenhand.trajectories.record import Asked, Message, Trajectory, read, write
-from evenhand.trajectories.server import Client, Server, ServerTeacher, TeacherError
+from evenhand.trajectories.server import ServerTeacher, ask
 from evenhand.trajectories.teacher import TemplateTeacher, Written, cleaned
 from evenhand.trajectories.think import Progress, think
 from evenhand.trajectories.turns import Kind, kind_of
@@ -205,7 +206,7 @@ def test_failures_are_tried_again_and_the_server_is_heard():
     ]
     with serving(lambda n, body: replies[n]) as (url, bodies):
         client = Client(Server(url, "m", a_minute=60), clock, clock.sleep)
-        assert client.ask([]).text == "At last."
+        assert ask(client, []).text == "At last."
     assert len(bodies) == 5
     assert 7.0 in clock.slept and clock.now >= 0.5 + 7.0 + 2.0 + 4.0
 
@@ -215,7 +216,7 @@ def test_the_rate_is_kept():
     with serving(lambda n, body: "x") as (url, bodies):
         client = Client(Server(url, "m", a_minute=30), clock, clock.sleep)
         for _ in range(5):
-            client.ask([])
+            ask(client, [])
     assert len(bodies) == 5 and clock.now == pytest.approx(4 * 2.0)
 
 
@@ -226,8 +227,8 @@ def test_what_cannot_be_had_is_left_out_and_counted(tmp_path):
         (made, again) = think(list(read(two(tmp_path))), teacher, None, progress)
     assert progress.failed == 3 and progress.asked == 0
     assert [m.by for m in (*made.messages, *again.messages) if m.by] == ["wrapped"]
-    with pytest.raises(TeacherError, match="2 tries failed"):
-        Client(Server("http://127.0.0.1:9/v1", "m", tries=2), clock, clock.sleep).ask([])
+    with pytest.raises(ServerError, match="2 tries failed"):
+        ask(Client(Server("http://127.0.0.1:9/v1", "m", tries=2), clock, clock.sleep), [])
 
 
 def test_a_refusal_is_the_users_to_mend():
@@ -235,7 +236,7 @@ def test_a_refusal_is_the_users_to_mend():
         serving(lambda n, body: (401, {}, b"")) as (url, _),
         pytest.raises(UserError, match=r"refuses \(HTTP 401\).*OPENAI_API_KEY"),
     ):
-        Client(fast(url)).ask([])
+        ask(Client(fast(url)), [])
     with pytest.raises(UserError, match="begins with http"):
         Server("localhost:8000", "m")
 
@@ -261,7 +262,7 @@ def test_killed_at_any_generation_it_goes_on_where_it_was(tmp_path):
     out = tmp_path / "out.jsonl"
     code = (
         "import sys; from pathlib import Path; from evenhand.trajectories.augment import"
-        " think_command; from evenhand.trajectories.server import Server;"
+        " think_command; from evenhand.servers import Server;"
         "think_command(Path(sys.argv[1]), Path(sys.argv[2]), server=Server(sys.argv[3],"
         " 'teacher-1', a_minute=1e9), quiet=True)"
     )

@@ -123,8 +123,8 @@ def trajectories_think(
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Add the missing reasoning; calls and results stay byte for byte. Resumable."""
+    from evenhand.servers import Server
     from evenhand.trajectories.augment import think_command
-    from evenhand.trajectories.server import Server
 
     where = None
     if server is not None:
@@ -159,9 +159,9 @@ def trajectories_select(
     journal: JournalFile = None,
 ) -> None:
     """Rejection sampling: keep what was graded well enough."""
+    from evenhand.servers import Server
     from evenhand.trajectories.augment import select_command
     from evenhand.trajectories.select import Thresholds
-    from evenhand.trajectories.server import Server
 
     where = Server(judge, model, key_variable=key_variable, a_minute=a_minute) if judge else None
     thresholds = Thresholds(minimum, a_task, ungraded)

@@ -19,13 +19,13 @@ from evenhand.recipes.config import TurnsRecipe
 from evenhand.recipes.folder import file_hash, policy_hash
 from evenhand.records import Call, Result, Rollout, Task, Turn, write_jsonl
 from evenhand.rollout.collect import Limits, Request, Sampling, collect
+from evenhand.servers import Server
 from evenhand.training.tasks import evaluation_tasks
 from evenhand.trajectories.augment import think_command
 from evenhand.trajectories.bad import Ledger
 from evenhand.trajectories.load import Loaded, load
 from evenhand.trajectories.record import Trajectory, read, write
 from evenhand.trajectories.select import Thresholds, select, union
-from evenhand.trajectories.server import Server
 
 Work = tuple[str, Mapping[str, Any]]
 FILE = "trajectories.jsonl"

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from evenhand.errors import UserError
+from evenhand.servers import Client, Server
 from evenhand.trajectories.journal import Journal
 from evenhand.trajectories.record import read, write
 from evenhand.trajectories.select import Thresholds, judged, select, union
-from evenhand.trajectories.server import Client, Server, ServerTeacher
+from evenhand.trajectories.server import ServerTeacher
 from evenhand.trajectories.teacher import Teacher, TemplateTeacher
 from evenhand.trajectories.think import WRITES, Progress, think
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evenhand.errors import UserError
+from evenhand.servers import Client, ServerError
 from evenhand.trajectories.journal import Journal, key_of
 from evenhand.trajectories.record import Trajectory
-from evenhand.trajectories.server import Client, TeacherError
+from evenhand.trajectories.server import ask
 from evenhand.trajectories.teacher import Written, told
 
 
@@ -78,8 +79,8 @@ def judged(trajectory: Trajectory, client: Client, journal: Journal | None) -> T
     written: Written | None = journal.get(key) if journal is not None else None
     if written is None:
         try:
-            written = client.ask(prompt)
-        except TeacherError:
+            written = ask(client, prompt)
+        except ServerError:
             return replace(trajectory, reward=None)
         if journal is not None:
             journal.put(key, name, prompt, written)

@@ -37,7 +37,7 @@ class Teacher(Protocol):
         ...
 
     def write(self, prompt: Any) -> Written:
-        """One generation; TeacherError when there is none to be had."""
+        """One generation; ServerError when there is none to be had."""
         ...
 
 

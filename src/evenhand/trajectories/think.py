@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from evenhand.errors import EvenhandError
+from evenhand.servers import ServerError
 from evenhand.trajectories.journal import Journal, key_of
 from evenhand.trajectories.record import Trajectory
-from evenhand.trajectories.server import TeacherError
 from evenhand.trajectories.teacher import Teacher, Written, cleaned
 from evenhand.trajectories.turns import Kind, kind_of
 
@@ -108,7 +108,7 @@ def _written(
     began = time.monotonic()
     try:
         written = teacher.write(prompt)
-    except TeacherError as error:
+    except ServerError as error:
         progress.failed += 1
         progress.last_failure = str(error)
         return None
