@@ -119,6 +119,12 @@ def update(
     A step without any usable rollout leaves the policy and the optimiser untouched.
     """
     kept = [n for n, rollout in enumerate(rollouts) if not rollout.lost]
+    for rollout in (rollouts[n] for n in kept):
+        if len(rollout.logprobs) != len(rollout.tokens):
+            raise UserError(
+                f"rollout {rollout.group_id}/{rollout.index} has no log-probabilities of its"
+                " tokens, so it cannot be trained on: sample it where they are recorded"
+            )
     rate = learning_rate(recipe, step)
     for group in optimiser.param_groups:
         group["lr"] = rate
