@@ -29,7 +29,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint study-paired study-reversal study-update study-environments bench clean
+.PHONY: help setup run test lint study-paired study-reversal study-update study-rail study-environments bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -57,6 +57,12 @@ study-reversal: $(STAMP) ## pairing x std-scaling, where theory predicts a rever
 	test -d runs/policies/couriers || $(EVENHAND) policy tiny couriers --out runs/policies/couriers
 	$(EVENHAND) study run studies/reversal.yaml --out runs/reversal
 	$(EVENHAND) study report runs/reversal
+
+study-rail: $(STAMP) ## RAIL, its controls and eleven baselines on two small environments (250 runs; 34 minutes of one core, and some seconds a run to start)
+	test -d runs/policies/couriers || $(EVENHAND) policy tiny couriers --out runs/policies/couriers
+	test -d runs/policies/trails || $(EVENHAND) policy tiny trails --steps 300 --out runs/policies/trails
+	$(EVENHAND) study run studies/rail.yaml --out runs/rail
+	$(EVENHAND) study report runs/rail
 
 study-update: $(STAMP) ## GRPO, Dr.GRPO, RLOO, batch std, MC-GRPO, SALT and its controls (an hour)
 	$(EVENHAND) study run studies/update.yaml --out runs/update

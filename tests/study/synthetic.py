@@ -76,7 +76,7 @@ def write_study(
     protocol = load(path)
     study.mkdir()
     freeze(path, study, "0" * 64)
-    write_recipes(study, protocol, Path("nowhere"), "0" * 64)
+    write_recipes(study, protocol, dict.fromkeys(protocol.arms, (Path("nowhere"), "0" * 64)))
     for run in study_runs(study, protocol):
         if only(run):
             write_run(run, protocol, success, step, rollouts)

@@ -3,16 +3,18 @@
 import json
 
 import pytest
+import yaml
 
 from evenhand.errors import UserError
 from evenhand.study.frozen import (
     differences,
     freeze,
+    joint_fingerprint,
     open_study,
     policy_fingerprint,
     read_frozen,
 )
-from evenhand.study.layout import locked, run_at, write_recipes
+from evenhand.study.layout import locked, policy_folders, run_at, write_recipes
 from evenhand.study.protocol import fingerprint, load
 
 from .synthetic import SMALL, write_protocol
@@ -144,22 +146,41 @@ def test_policy_fingerprint_sees_names_and_contents(tmp_path):
 
 
 def test_an_amendment_sets_aside_the_runs_it_changes_and_no_others(study, protocol, tmp_path):
+    def write(folder, sha256):
+        known = load(protocol)
+        return write_recipes(study, known, dict.fromkeys(known.arms, (folder, sha256)))
+
     freeze(protocol, study, POLICY)
-    assert write_recipes(study, load(protocol), tmp_path, POLICY) == []
+    assert write(tmp_path, POLICY) == []
     for arm in ("independent", "paired"):
         folder = run_at(study, arm, 0).folder
         folder.mkdir(parents=True)
         (folder / "status.json").write_text(json.dumps({"state": "done", "step": 4}))
     edited(protocol, arms={**SMALL["arms"], "paired": {"sharing": "blocks(2)"}})
     freeze(protocol, study, POLICY, amend="blocks")
-    moved = write_recipes(study, load(protocol), tmp_path, POLICY)
+    moved = write(tmp_path, POLICY)
     assert [run.name for run in moved] == ["paired seed 0"]
     assert run_at(study, "independent", 0).folder.exists()
     assert not run_at(study, "paired", 0).folder.exists()
     assert (study / "superseded" / "paired-seed0-1" / "status.json").exists()
     # Where the policy lies does not matter; what it is does.
-    assert write_recipes(study, load(protocol), tmp_path / "elsewhere", POLICY) == []
-    assert len(write_recipes(study, load(protocol), tmp_path, "b" * 64)) == 1
+    assert write(tmp_path / "elsewhere", POLICY) == []
+    assert len(write(tmp_path, "b" * 64)) == 1
+
+
+def test_arms_may_start_from_policies_of_their_own(study, protocol, tmp_path):
+    """A relative folder is taken from the protocol's, and each run's recipe names its arm's."""
+    own = {**SMALL["arms"], "paired": {"sharing": "paired", "policy": "other"}}
+    edited(protocol, arms=own)
+    known = load(protocol)
+    folders = policy_folders(known, tmp_path)
+    assert folders["paired"] == (tmp_path / "other").resolve() != folders["independent"]
+    freeze(protocol, study, joint_fingerprint(["a" * 64, "b" * 64]))
+    write_recipes(study, known, {arm: (folder, "a" * 64) for arm, folder in folders.items()})
+    recipe = yaml.safe_load(run_at(study, "paired", known.seeds[0]).recipe.read_text())
+    assert recipe["policy"] == str(folders["paired"])
+    assert joint_fingerprint(["a" * 64] * 2) == "a" * 64
+    assert joint_fingerprint(["a" * 64, "b" * 64]) not in ("a" * 64, "b" * 64)
 
 
 def test_a_foreign_folder_is_refused(tmp_path):

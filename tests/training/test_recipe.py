@@ -71,7 +71,7 @@ def test_overrides(tmp_path: Path) -> None:
     [
         ("", "steps: is missing; add it"),
         ("stepps: 3", "stepps: unknown key; did you mean steps?"),
-        ("steps: 3\nzzz: 1", "zzz: unknown key; use one of advantage, audit_every"),
+        ("steps: 3\nzzz: 1", "zzz: unknown key; use one of advantage, allocation"),
         ("steps: '3'", "steps: input should be a valid integer, but it is '3'"),
         ("steps: 0", "steps: input should be greater than or equal to 1, but it is 0"),
         ("steps: true", "steps: input should be a valid integer, but it is True"),

@@ -15,7 +15,7 @@ from training_toys import make_policy
 
 from evenhand.records import read_parquet
 
-TIMES = ("seconds", "seconds_rollout", "seconds_update")
+TIMES = ("seconds", "seconds_rollout", "seconds_update", "seconds_allocation")
 STEPS = 4
 
 
@@ -48,7 +48,7 @@ def outcome(out: Path) -> dict[str, Any]:
     """Everything that a run leaves, without the time that it took."""
     last = out / "checkpoints" / f"step_{STEPS:05d}"
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    files = sorted(out.rglob("*.parquet"))
+    files, traces = sorted(out.rglob("*.parquet")), out / "allocation.jsonl"
     return {
         "files": sorted(str(p.relative_to(out)) for p in out.rglob("*")),
         "weights": (last / "policy" / "model.safetensors").read_bytes(),
@@ -57,6 +57,7 @@ def outcome(out: Path) -> dict[str, Any]:
         "metrics": [{k: v for k, v in m.items() if k not in TIMES} for m in metrics],
         "evaluations": (out / "evaluations.jsonl").read_bytes(),
         "rollouts": [[{**r.to_json(), "wall_s": 0} for r in read_parquet(p)] for p in files],
+        "allocation": traces.read_bytes() if traces.exists() else b"",
         "status": json.loads((out / "status.json").read_text())["state"],
     }
 
@@ -108,3 +109,33 @@ def test_findings_resume_to_the_byte(run: Runner, tmp_path: Path) -> None:
         assert run(out, kill=int(whole["events"] * part), audit_every=1)["status"] == 9
         assert run(out, audit_every=1)["status"] == 0
         assert (out / "findings.jsonl").read_bytes() == expected
+
+
+RAIL = {
+    "allocation": {
+        "name": "rail_cell_only",
+        "settings": {"cap_step": 1, "initial": 2, "gate": -1.0, "percentile": 0.5},
+        "cap": 8,
+    },
+    "advantage": "tree",
+    "loss": {"objective": "truncate"},
+}
+
+
+@pytest.mark.timeout(900)
+def test_an_allocator_that_learns_resumes_to_the_same_numbers(run: Runner, tmp_path: Path) -> None:
+    """Its memory is in its traces: controller, promotion, coverage and the rate of its gate."""
+    whole = run(tmp_path / "whole", **RAIL)
+    expected = outcome(tmp_path / "whole")
+    modes = [
+        json.loads(line)["intervention"]["notes"].get("mode")
+        for line in expected["allocation"].splitlines()
+    ]
+    assert "shadow" in modes and {"live", "explore"} & set(modes)
+    for share in (0.45, 0.7, 0.9):
+        out = tmp_path / f"killed {share}"
+        assert run(out, kill=int(whole["events"] * share), **RAIL)["status"] == signal.SIGKILL
+        assert run(out, **RAIL)["status"] == 0
+        got = outcome(out)
+        for key, value in expected.items():
+            assert got[key] == value, f"{key} differs after a kill at {share} of the run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,21 +33,23 @@ class Controller:
         self.learning, self.seed = learning, seed
         self.sizes = (hidden_size, task_size)
         stream = keyed_stream(seed, "controller")
-        self._weights = {
-            name: torch.tensor(
-                stream.normal(0.0, scale, shape), dtype=torch.float32, requires_grad=True
-            )
-            for name, shape, scale in (
-                ("hidden", (hidden_size, PROJECTED), 1 / max(hidden_size, 1) ** 0.5),
-                ("task", (task_size, PROJECTED), 1 / max(task_size, 1) ** 0.5),
-                ("first", (STATE + 2 * PROJECTED + ACTION, HIDDEN), 0.18),
-                ("first_bias", (HIDDEN,), 0.0),
-                ("second", (HIDDEN, 1), 0.02),
-                ("skip", (STATE + 2 * PROJECTED + ACTION, 1), 0.02),
-                ("bias", (1,), 0.0),
-            )
-        }
-        self._optimiser = torch.optim.Adam(list(self._weights.values()), lr=learning.learning_rate)
+        width = STATE + 2 * PROJECTED + ACTION
+        parts = [
+            ("hidden", (hidden_size, PROJECTED), 1 / max(hidden_size, 1) ** 0.5),
+            ("task", (task_size, PROJECTED), 1 / max(task_size, 1) ** 0.5),
+            ("first", (width, HIDDEN), 0.18),
+            ("first_bias", (HIDDEN,), 0.0),
+            ("second", (HIDDEN, 1), 0.02),
+            ("skip", (width, 1), 0.02),
+            ("bias", (1,), 0.0),
+        ]
+        drawn = [stream.normal(0.0, scale, shape) for _, shape, scale in parts]
+        # One tensor for all: an optimiser's step on seven small ones costs as much as the rest.
+        self._flat = torch.tensor(
+            np.concatenate([each.ravel() for each in drawn]), dtype=torch.float32
+        ).requires_grad_()
+        self._shapes = {name: shape for name, shape, _ in parts}
+        self._optimiser = torch.optim.Adam([self._flat], lr=learning.learning_rate)
         self._rows: list[tuple[Floats, float]] = []
         self._fresh = 0
         self._rounds = 0
@@ -84,15 +87,20 @@ class Controller:
                 self._forward(rows, kept), labels, reduction="none", delta=self.learning.kappa
             )
             loss = (weights * errors).sum() / weights.sum()
-            grads = torch.autograd.grad(loss, list(self._weights.values()))
-            for weight, grad in zip(self._weights.values(), grads, strict=True):
-                weight.grad = grad
+            (self._flat.grad,) = torch.autograd.grad(loss, [self._flat])
             self._optimiser.step()
         return float(loss.detach())
 
     def _forward(self, rows: Tensor, kept: Tensor | None) -> Tensor:
         """(N,) gains of rows (N, 10 + hidden + task + 4)."""
-        w, (hidden_size, task_size) = self._weights, self.sizes
+        sizes = [math.prod(shape) for shape in self._shapes.values()]
+        w = {
+            name: part.view(shape)
+            for (name, shape), part in zip(
+                self._shapes.items(), torch.split(self._flat, sizes), strict=True
+            )
+        }
+        hidden_size, task_size = self.sizes
         state, hidden, task, action = torch.split(
             rows, [STATE, hidden_size, task_size, ACTION], dim=1
         )

@@ -187,6 +187,10 @@ class Allocator:
         """
         return None
 
+    def samplers(self) -> Sequence[tuple[float | None, float | None]]:
+        """(temperature, top-p) of the laws that it draws from beside the run's own."""
+        return ()
+
     def told(self) -> dict[str, float]:
         """Numbers for the step's metrics."""
         return {}

@@ -65,7 +65,11 @@ class Rail(Allocator):
         self._above = 0
         self._seen: Counter[str] = Counter()
         self._anchors_seen = 0
-        self._gate: deque[bool] = deque(maxlen=settings.window)
+        self._states: deque[tuple[float, ...]] = deque(maxlen=settings.window)
+        self._rate = 1.0
+        """At which the learned gate would have opened at the last W states."""
+        self._told: list[tuple[float, float, float, bool]] = []
+        """Of every trace: entropy, predicted gain, gain, and whether it was taken live."""
         self._labels: list[float] = []
         self._places: dict[str, _Place] = {}
         self._acted = self._looked = 0
@@ -143,10 +147,8 @@ class Rail(Allocator):
         stream = self._stream("live", place)
         explore, chance, pick = stream.random(3)
         self._looked += 1
-        would = gains[best] > settings.gate
-        rate = sum(self._gate) / len(self._gate) if self._gate else 1.0
-        act = would if settings.act == "learned" else bool(chance < rate)
-        self._gate.append(would)
+        would = bool(gains[best] > settings.gate)
+        act = would if settings.act == "learned" else bool(chance < self._rate)
         chosen, mode = cells[best], "live"
         if settings.cell == "random":
             chosen = cells[int(pick * len(cells))]
@@ -243,6 +245,9 @@ class Rail(Allocator):
         self._anchors_seen += 1
         predicted = asked.predicted or 0.0
         self._agreed.append(bool(np.sign(predicted) == np.sign(label)))
+        self._states.append(asked.features)
+        live = asked.notes["mode"] != "shadow"
+        self._told.append((asked.features[0], predicted, label, live))
         enough = len(self._agreed) == self.settings.window
         above = enough and sum(self._agreed) / len(self._agreed) > self.settings.bar
         self._above = self._above + 1 if above else 0
@@ -304,7 +309,10 @@ class Rail(Allocator):
         if self._controller is not None:
             self._controller.learn()
         if self.promoted is None and step > self.settings.cap_step:
-            self.promoted = step
+            self.promoted = self.settings.cap_step + 1
+        if self.settings.act == "random" and self._states:
+            opened = [max(self._predicted(state, CELLS)) for state in self._states]
+            self._rate = float(np.mean([gain > self.settings.gate for gain in opened]))
 
     def _stream(self, what: str, place: _Place) -> np.random.Generator:
         pool = place.pool
@@ -316,11 +324,27 @@ class Rail(Allocator):
         """Share of the last W intervened anchors whose gain had the sign foretold, or None."""
         return sum(self._agreed) / len(self._agreed) if self._agreed else None
 
+    def samplers(self) -> tuple[tuple[float | None, float], ...]:
+        """The three regimes'."""
+        return tuple(self.settings.sampler(regime) for regime in REGIMES)
+
     def told(self) -> dict[str, float]:
-        """For the step's metrics."""
+        """For the step's metrics. `r_`: Pearson's, over all traces so far, and the live ones."""
         told = {"live": float(self.live), "anchors": float(self._anchors_seen)}
+        for name, rows in (("", self._told), ("_live", [row for row in self._told if row[3]])):
+            for what, column in (("entropy", 0), ("predicted", 1)):
+                found = pearson([row[column] for row in rows], [row[2] for row in rows])
+                if found is not None:
+                    told[f"r_{what}_gain{name}"] = found
         if self.agreement is not None:
             told["sign_agreement"] = self.agreement
         if self._looked:
             told["act_rate"] = self._acted / self._looked
         return told
+
+
+def pearson(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Correlation; None of fewer than three pairs, or where either does not vary."""
+    if len(x) < 3 or np.std(x) < 1e-12 or np.std(y) < 1e-12:
+        return None
+    return float(np.corrcoef(x, y)[0, 1])

@@ -20,7 +20,7 @@ class RailSettings:
     such as 8/MILD."""
     act: str = "learned"
     """learned: the gate on the predicted gain; random: a coin with the rate at which the learned
-    gate would have acted in its last `window` decisions."""
+    gate would open at the last `window` states that were branched from."""
     label: str = "distance"
     """distance: |mean - 1/2| before less after (appendix B.3.3); variance (algorithm 1, line 9)."""
     frozen_after: int = 0

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from evenhand.allocation.budget import Account, Cost
 from evenhand.allocation.protocol import Allocator, Intervention, Pool, Trace, roots, success
 from evenhand.records import Rollout
 
+FILL = "fill"
+"""Cell of what an allocator left and did not ask for. It is traced, but not observed."""
 Asked = tuple[Pool, Intervention]
 Collect = Callable[[Sequence[Asked]], Sequence[Sequence[Rollout]]]
 """Rollouts of each (pool, intervention): `count` of them, indices from `len(pool.rollouts)` on."""
@@ -70,7 +72,7 @@ def allocate(
     if fill and started and account.room:
         wanted = [(roots(pool.room), pool.room) for pool in started]
         granted = [
-            (pool, roots(count, cell="fill"))
+            (pool, roots(count, cell=FILL))
             for pool, count in zip(started, account.admit(wanted), strict=True)
             if count
         ]
@@ -80,6 +82,13 @@ def allocate(
                 trace = _take_in(allocator, pool, intervention, fresh, account)
                 spent.traces.append(trace)
     return spent
+
+
+def replay(allocator: Allocator, traces: Iterable[Trace]) -> None:
+    """Bring a new allocator to where the one that left these traces was."""
+    for trace in traces:
+        if trace.intervention.cell != FILL:
+            allocator.observe(trace)
 
 
 def _take_in(

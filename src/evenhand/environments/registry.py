@@ -56,6 +56,7 @@ REGISTRY: dict[str, Entry] = {
     "tau2-mock": Entry(".tau2:mock", *_TAU2),
     "tau2-retail": Entry(".tau2:retail", *_TAU2),
     "tau2-telecom": Entry(".tau2:telecom", *_TAU2),
+    "trails": Entry(".trails:TrailSuite"),
 }
 
 

@@ -180,7 +180,7 @@ def choose(
         logits_BV = logits_BV / sampling.temperature
     weights = torch.softmax(logits_BV, dim=-1)
     if sampling.top_p < 1:
-        _keep_nucleus(weights, sampling.top_p)
+        keep_nucleus(weights, sampling.top_p)
     edges = torch.cumsum(weights, dim=-1, dtype=torch.float64)
     total = edges[:, -1:]
     uniform = torch.tensor(uniforms_B, dtype=torch.float64, device=edges.device)[:, None]
@@ -193,7 +193,7 @@ def choose(
     return token.squeeze(-1).tolist(), logprobs
 
 
-def _keep_nucleus(weights: Tensor, top_p: float) -> None:
+def keep_nucleus(weights: Tensor, top_p: float) -> None:
     """Zero, in place, every weight outside the smallest set of the largest that sums to top_p."""
     ordered, index = torch.sort(weights, dim=-1, descending=True, stable=True)
     before = torch.cumsum(ordered, dim=-1, dtype=torch.float64)

@@ -39,7 +39,8 @@ def keep(study: Path, out: Path) -> None:
         if (study / name).exists():  # a study that never ran has no sessions
             shutil.copyfile(study / name, part / name)
     write_page(results, part / "report.html")
-    curves_png(study, part / "curves.png")
+    if results.curves:
+        curves_png(study, part / "curves.png")
     for name in JOURNALS:
         _write(part / f"{name}.parquet", list(_lines(study, results.protocol, name)))
     if out.exists():
@@ -58,4 +59,7 @@ def _write(path: Path, rows: list[dict[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.Table.from_pylist(rows), path, compression="zstd")
+    # Arrow takes its columns from the first row alone; other arms may tell other things.
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    whole = [{key: row.get(key) for key in columns} for row in rows]
+    pq.write_table(pa.Table.from_pylist(whole), path, compression="zstd")

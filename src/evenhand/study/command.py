@@ -13,8 +13,8 @@ from rich.console import Console
 
 import evenhand
 from evenhand.errors import UserError
-from evenhand.study.frozen import freeze, policy_fingerprint, write_whole
-from evenhand.study.layout import locked, policy_folder, study_runs, write_recipes
+from evenhand.study.frozen import freeze, joint_fingerprint, policy_fingerprint, write_whole
+from evenhand.study.layout import locked, policy_folders, study_runs, write_recipes
 from evenhand.study.protocol import Protocol, load
 from evenhand.study.results import Results, Session, gather, read_sessions
 from evenhand.study.runner import run_all
@@ -39,14 +39,15 @@ def run(protocol: Path, out: Path, *, workers: int | None = None, amend: str | N
     if workers is not None and workers < 1:
         raise UserError(f"--workers {workers}: must be at least 1")
     _check_recipes(study, protocol)
-    policy = policy_folder(study, protocol.absolute().parent)
-    policy_sha256 = policy_fingerprint(policy)
+    folders = policy_folders(study, protocol.absolute().parent)
+    hashes = {folder: policy_fingerprint(folder) for folder in dict.fromkeys(folders.values())}
+    policies = {arm: (folder, hashes[folder]) for arm, folder in folders.items()}
     many = workers or study.workers or _cores()
     console = Console(highlight=False)
     with locked(out):
-        frozen = freeze(protocol, out, policy_sha256, amend)
+        frozen = freeze(protocol, out, joint_fingerprint(hashes.values()), amend)
         console.print(f"frozen {frozen.time}, SHA-256 {frozen.current[:16]}", style="dim")
-        for moved in write_recipes(out, study, policy, policy_sha256):
+        for moved in write_recipes(out, study, policies):
             console.print(f"{moved.name} starts again: the amendment changes it", style="yellow")
         sessions = read_sessions(out)
         began = datetime.now(UTC).isoformat(timespec="seconds")

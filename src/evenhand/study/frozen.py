@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -201,6 +201,14 @@ def policy_fingerprint(folder: Path) -> str:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         whole.update(f"{path.relative_to(folder).as_posix()}\0{content}\n".encode())
     return whole.hexdigest()
+
+
+def joint_fingerprint(policies: Iterable[str]) -> str:
+    """One hash for the policies of all arms: that of the only one, where there is one."""
+    distinct = list(dict.fromkeys(policies))
+    if len(distinct) == 1:
+        return distinct[0]
+    return hashlib.sha256("\n".join(distinct).encode()).hexdigest()
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -18,7 +18,7 @@ import hashlib
 import importlib.resources
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,16 +75,28 @@ def read_status(folder: Path) -> dict[str, Any]:
     return status if isinstance(status, dict) else {}
 
 
-def policy_folder(protocol: Protocol, base: Path) -> Path:
-    """The folder of the starting policy; a relative one is taken from `base`."""
-    name = str(protocol.recipe.get("policy", "warmstart"))
-    if name == "warmstart":
-        return Path(str(importlib.resources.files("evenhand.policy") / "warmstart"))
-    return (base / Path(name).expanduser()).resolve()
+def policy_folders(protocol: Protocol, base: Path) -> dict[str, Path]:
+    """The folder of every arm's starting policy; a relative one is taken from `base`."""
+    folders = {}
+    for arm in protocol.arms:
+        name = str(protocol.recipe_of(arm, 0).get("policy", "warmstart"))
+        folders[arm] = (
+            Path(str(importlib.resources.files("evenhand.policy") / "warmstart"))
+            if name == "warmstart"
+            else (base / Path(name).expanduser()).resolve()
+        )
+    return folders
 
 
-def write_recipes(study: Path, protocol: Protocol, policy: Path, policy_sha256: str) -> list[Run]:
+def write_recipes(
+    study: Path, protocol: Protocol, policies: Mapping[str, tuple[Path, str]]
+) -> list[Run]:
     """Write the recipe of every run; returns the runs that an amendment made start again.
+
+    Args:
+        study: the folder.
+        protocol: what is in it.
+        policies: each arm's policy folder, and its hash.
 
     A run is known by the hash of its recipe and policy files, not by where the policy lies, so
     that a study folder may move.
@@ -94,6 +106,7 @@ def write_recipes(study: Path, protocol: Protocol, policy: Path, policy_sha256: 
     moved = []
     for run in study_runs(study, protocol):
         recipe = protocol.recipe_of(run.arm, run.seed)
+        policy, policy_sha256 = policies[run.arm]
         known = {**recipe, "policy": policy_sha256}
         text = json.dumps(known, sort_keys=True, default=str)
         sha256 = hashlib.sha256(text.encode()).hexdigest() + "\n"

@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from evenhand.errors import UserError
+
+STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
+"""Frozen, without unknown keys, and 3 is never taken for "3"."""
 
 
 class Loader(yaml.SafeLoader):
@@ -122,3 +125,11 @@ def _inner_model(annotation: Any) -> type[BaseModel] | None:
         return next(filter(None, map(_inner_model, inner)), None)
     is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
     return annotation if is_model else None
+
+
+def as_value_error(make: Any) -> Any:
+    """Pydantic names the field of a ValueError; ours say only what is wrong."""
+    try:
+        return make()
+    except UserError as error:
+        raise ValueError(str(error)) from error

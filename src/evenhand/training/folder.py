@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -19,6 +19,7 @@ from evenhand.training.configs import read_yaml
 from evenhand.training.recipe import make_recipe
 
 VERSION = 1
+ALLOCATION = "allocation.jsonl"
 JOURNALS = ("metrics.jsonl", "evaluations.jsonl")
 
 
@@ -53,16 +54,18 @@ class RunFolder:
         path: Path,
         recipe: RunRecipe,
         make: Callable[[dict[str, Any], str], RunRecipe] = make_recipe,
+        *,
+        more: Sequence[str] = (),
     ) -> None:
         """Create the folder, or take up the run of the same recipe in it. `make` reads a recipe
-        of the same kind from plain data.
+        of the same kind from plain data; `more`: journals beside those of every run.
 
         Raises:
             UserError: another live process writes there; it holds something else, or the run of
                 another recipe.
         """
         self.path = path
-        self.recipe, self._make = recipe, make
+        self.recipe, self._make, self.more = recipe, make, more
         self.checkpoints = path / "checkpoints"
         self.rollouts = path / "rollouts"
         self._refuse_foreign()
@@ -110,10 +113,11 @@ class RunFolder:
 
     @property
     def _journals(self) -> tuple[str, ...]:
-        return (*JOURNALS, "findings.jsonl") if self.recipe.audit_every else JOURNALS
+        findings = ("findings.jsonl",) if self.recipe.audit_every else ()
+        return (*JOURNALS, *findings, *self.more)
 
     def append(self, journal: str, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Add lines to metrics.jsonl, evaluations.jsonl or findings.jsonl."""
+        """Add lines to metrics.jsonl, evaluations.jsonl, findings.jsonl or allocation.jsonl."""
         with open(self.path / journal, "ab") as file:
             file.write(b"".join(_json(line) for line in lines))
 

@@ -35,14 +35,14 @@ def _logits(model: Any, tokens_BT: torch.Tensor, wanted_BT: torch.Tensor) -> tor
     """Logits (N, V) at the positions whose next token is wanted, in row-major order."""
     logits_NV: torch.Tensor
     if _head_is_all(model):
-        hidden_BTD = _body(model)(input_ids=tokens_BT[:, :-1], use_cache=False)[0]
+        hidden_BTD = body(model)(input_ids=tokens_BT[:, :-1], use_cache=False)[0]
         logits_NV = model.get_output_embeddings()(hidden_BTD[wanted_BT])
     else:
         logits_NV = model(input_ids=tokens_BT[:, :-1], use_cache=False).logits[wanted_BT]
     return logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
 
 
-def _body(model: Any) -> Any:
+def body(model: Any) -> Any:
     """The transformer without its head; adapters, being inside the layers, stay on."""
     whole = model.get_base_model() if hasattr(model, "get_base_model") else model
     return whole.base_model
@@ -59,7 +59,7 @@ def _head_is_all(model: Any) -> bool:
         tokens = torch.tensor([[0, 1]], device=device)
         try:
             with torch.no_grad():
-                hidden = _body(model)(input_ids=tokens, use_cache=False)[0]
+                hidden = body(model)(input_ids=tokens, use_cache=False)[0]
                 short = model.get_output_embeddings()(hidden)
                 full = model(input_ids=tokens, use_cache=False).logits
             _direct[model] = short.shape == full.shape and torch.allclose(short, full, atol=1e-5)

@@ -23,17 +23,18 @@ from evenhand.environments import suite as named_suite
 from evenhand.errors import UserError
 from evenhand.noise import Noise
 from evenhand.policy.model import LoraSettings, Policy, resolve
-from evenhand.records import write_parquet
+from evenhand.records import Task, write_parquet
 from evenhand.rollout.collect import Limits, Request, Sampling, collect
 from evenhand.training import checkpoint
 from evenhand.training.evaluate import evaluate, lines, requests
-from evenhand.training.folder import RunFolder
+from evenhand.training.folder import ALLOCATION, RunFolder
 from evenhand.training.metrics import rollout_metrics
 from evenhand.training.progress import Quiet, View
 from evenhand.training.recipe import Recipe
 from evenhand.training.reuse import reuse
 from evenhand.training.selection import ancestry, selected
 from evenhand.training.shape import shape
+from evenhand.training.spending import Spending
 from evenhand.training.tasks import of_families, training_tasks
 from evenhand.training.tracking import Tracker, make_tracker, numbers
 from evenhand.training.update import make_optimiser, make_reference, update
@@ -63,7 +64,8 @@ def train(
     if recipe.threads is not None:
         torch.set_num_threads(recipe.threads)
 
-    with closing(RunFolder(out, recipe)) as run, reuse(recipe) as cache:
+    journals = (ALLOCATION,) if recipe.allocation else ()
+    with closing(RunFolder(out, recipe, more=journals)) as run, reuse(recipe) as cache:
         if run.finished:
             view.note(f"{out}: this run is done already, at step {recipe.steps}")
             return
@@ -85,6 +87,21 @@ def train(
         sampling = Sampling(**recipe.sampling.model_dump())
         limits = Limits(**recipe.limits.model_dump())
         tracker = make_tracker(recipe, out)
+        roll = partial(
+            collect,
+            policy,
+            suite,
+            seed=recipe.seed,
+            sampling=sampling,
+            limits=limits,
+            progress=partial(view.busy, "rollouts"),
+            reuse=cache,
+        )
+        spending = Spending(recipe, policy)
+        if at is not None:
+            spending.again(out)
+        if spending.warning:
+            view.note(spending.warning)
         live = Live(view.note, every=recipe.audit_every) if recipe.audit_every else None
         if live is not None and at is not None:
             live.again(out, at.step)
@@ -99,40 +116,32 @@ def train(
 
                 # The tasks of the step, and for every rollout the schedule that it consumes. Its
                 # tokens are drawn from a stream of its own, which no sharing may touch.
-                wanted = [
-                    Request(
+                def ask(
+                    task: Task, group: int, index: int, *, at: int = step, **how: Any
+                ) -> Request:
+                    return Request(
                         task=task,
-                        schedule=sharing.schedule(recipe.seed, step, group, index),
+                        schedule=sharing.schedule(recipe.seed, at, group, index),
                         noise=noise,
-                        group_id=f"{step}/{group}",
+                        group_id=f"{at}/{group}",
                         index=index,
-                        step=step,
+                        step=at,
                         split="train",
                         sharing=recipe.sharing,
-                        sampling_key=("train", step, group, index),
+                        sampling_key=("train", at, group, index),
+                        **how,
                     )
-                    for group, task in enumerate(
-                        training_tasks(pool, recipe.seed, step, recipe.groups)
-                    )
-                    for index in range(recipe.group_size)
-                ]
-                rollouts = collect(
-                    policy,
-                    suite,
-                    wanted,
-                    seed=recipe.seed,
-                    sampling=sampling,
-                    limits=limits,
-                    progress=partial(view.busy, "rollouts"),
-                    reuse=cache,
-                )
+
+                # As many rollouts for each task, unless the recipe's allocation has them elsewhere.
+                tasks = training_tasks(pool, recipe.seed, step, spending.tasks)
+                allocated = spending.step(step, tasks, ask, roll)
+                rollouts, group_N = allocated.rollouts, allocated.group_N
                 sampled = time.perf_counter()
-                shaped = shape(rollouts, [request.task for request in wanted], suite, recipe)
+                shaped = shape(rollouts, [tasks[group] for group in group_N], suite, recipe)
 
                 # Observed rewards to advantages, group by group. What is lost or filtered out votes
                 # nowhere and is not trained on.
-                group_N = np.arange(len(rollouts)) // recipe.group_size
-                chosen_N = selected(rollouts, group_N, recipe)
+                chosen_N = selected(rollouts, group_N, recipe) & allocated.votes_N
                 parent_N, fork_at_N = ancestry(rollouts, group_N)
                 advantages_N = advantages(
                     [r.reward if use else None for r, use in zip(rollouts, chosen_N, strict=True)],
@@ -140,7 +149,8 @@ def train(
                     recipe.advantage,
                     parent_N=parent_N,
                     fork_at_N=fork_at_N,
-                )[chosen_N]
+                )
+                advantages_N = allocated.own(advantages_N, chosen_N)[chosen_N]
                 # Reweighed by the geometry of the rollouts' gradients, where the recipe says so.
                 trained = [rollouts[n] for n in np.flatnonzero(chosen_N)]
                 advantages_N, geometry = weigh(
@@ -173,6 +183,7 @@ def train(
                     "filtered": sum(not r.lost for r in rollouts) - len(trained),
                     **shaped,
                     **geometry,
+                    **(allocated.told(trained, sampling) if recipe.allocation else {}),
                     "loss": done.loss,
                     "kl": done.kl,
                     "clip_share": done.clip_share,
@@ -186,6 +197,8 @@ def train(
                 if recipe.keep_rollouts:
                     write_parquet(run.rollouts / f"step_{step:05d}.parquet", rollouts)
                 run.append("metrics.jsonl", [metrics])
+                if recipe.allocation:
+                    run.append(ALLOCATION, [trace.to_json() for trace in allocated.spent.traces])
                 tracker.log(numbers(metrics), step)
                 view.step(metrics)
                 judged = live.step(rollouts) if live is not None else None

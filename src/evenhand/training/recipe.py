@@ -8,23 +8,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from evenhand.advantages import advantage, find_filter
+from evenhand.allocation import allocator
 from evenhand.draws import Sharing
 from evenhand.errors import UserError
 from evenhand.noise import Noise
 from evenhand.rewards import check_weights
-from evenhand.training.configs import read_yaml, read_yaml_text, sentence
+from evenhand.training.allocation import AllocationRecipe
+from evenhand.training.configs import STRICT, as_value_error, read_yaml, read_yaml_text, sentence
 from evenhand.training.weighings import find_weighing
 
 WARMSTART = "warmstart"
 
 
 class Part(BaseModel):
-    """A part of a recipe: frozen, without unknown keys, and 3 is never taken for "3"."""
+    """A part of a recipe."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = STRICT
 
 
 class SamplingRecipe(Part):
@@ -156,7 +158,7 @@ class RewardRecipe(Part):
     @field_validator("weights")
     @classmethod
     def _weights(cls, value: dict[str, float]) -> dict[str, float]:
-        _as_value_error(lambda: check_weights(value))
+        as_value_error(lambda: check_weights(value))
         return value
 
 
@@ -219,6 +221,8 @@ class Recipe(Part):
     """What reweighs the advantages before the update: a name of `weighings.WEIGHINGS`, or a mapping
     of `name` and its parameters. plain: nothing, and the step's gradient geometry is logged, for a
     further backward pass. null: not even that."""
+    allocation: AllocationRecipe | None = None
+    """null: `group_size` rollouts for every task."""
     noise: dict[str, Any] = {}
     cache: CacheRecipe | None = None
     """null: every call runs."""
@@ -246,26 +250,26 @@ class Recipe(Part):
     @field_validator("sharing")
     @classmethod
     def _sharing(cls, value: str) -> str:
-        return str(_as_value_error(lambda: Sharing.parse(value)))
+        return str(as_value_error(lambda: Sharing.parse(value)))
 
     @field_validator("advantage")
     @classmethod
     def _advantage(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
-        _as_value_error(lambda: advantage(value))
+        as_value_error(lambda: advantage(value))
         return value
 
     @field_validator("filter")
     @classmethod
     def _filter(cls, value: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
         if value is not None:
-            _as_value_error(lambda: find_filter(value))
+            as_value_error(lambda: find_filter(value))
         return value
 
     @field_validator("weigh")
     @classmethod
     def _weigh(cls, value: str | dict[str, Any] | None) -> str | dict[str, Any] | None:
         if value is not None:
-            _as_value_error(lambda: find_weighing(value))
+            as_value_error(lambda: find_weighing(value))
         return value
 
     @field_validator("noise")
@@ -295,6 +299,16 @@ class Recipe(Part):
             raise ValueError(
                 "limits.first_turn_tokens forbids the end of a turn that the policy may draw, so"
                 " that ratios start below 1; set it to 0, or loss.objective to truncate or mask"
+            )
+        if (
+            self.allocation is not None
+            and allocator(self.allocation.spec).samplers()
+            and self.loss.objective == "clip"
+        ):
+            raise ValueError(
+                f"allocation {self.allocation.name} draws branches from other laws than the one"
+                " that is trained: set loss.objective to truncate or mask, which correct for it, or"
+                " to none, which does as if there were no difference"
             )
         names = [e.name for e in self.evaluations]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -378,13 +392,5 @@ def override(data: dict[str, Any], text: str) -> None:
 
 
 def _checked_noise(value: dict[str, Any]) -> dict[str, Any]:
-    _as_value_error(lambda: Noise.from_config(value))
+    as_value_error(lambda: Noise.from_config(value))
     return value
-
-
-def _as_value_error(make: Any) -> Any:
-    """Pydantic names the field of a ValueError; ours say only what is wrong."""
-    try:
-        return make()
-    except UserError as error:
-        raise ValueError(str(error)) from error

@@ -35,7 +35,8 @@ class Update:
     """Euclidean norm before clipping."""
     behaviour_gap: float | None
     """Mean |log-probability now - as logged| over the tokens of the first minibatch, before any
-    update: rounding, unless sampler and trainer disagree about the policy."""
+    update, of rollouts that were not drawn by a law of their own: rounding, unless sampler and
+    trainer disagree about the policy."""
     learning_rate: float
 
 
@@ -233,9 +234,18 @@ def gradient(
         loss += float(result.total.detach())
         kl += float(result.kl)
         clipped += int(result.clipped)
-        gap += float((logprobs_BT.detach() - behaviour_BT).abs().sum())
-        computed += batch.model_tokens
+        plain_B1 = torch.tensor(
+            [[_drawn_plainly(rollouts[n], recipe)] for n in rows], device=logprobs_BT.device
+        )
+        gap += float(((logprobs_BT.detach() - behaviour_BT) * plain_B1).abs().sum())
+        computed += int((batch.mask_BT * plain_B1).sum())
     return Gradient(loss, kl, clipped, tokens, gap / computed if computed else None)
+
+
+def _drawn_plainly(rollout: Rollout, recipe: Recipe) -> bool:
+    """Whether a rollout was drawn by the law that is trained, in all of its tokens."""
+    law = (recipe.sampling.temperature, recipe.sampling.top_p)
+    return rollout.parent is None and (rollout.temperature, rollout.top_p) == law
 
 
 def _frozen_copy(model: Any) -> Any:
