@@ -256,9 +256,7 @@ class Rail(Allocator):
             from evenhand.allocation.controller import Controller
 
             hidden_size, task_size = asked.notes["sizes"]
-            self._controller = Controller(
-                hidden_size, task_size, self.settings.learning(), self.settings.seed
-            )
+            self._controller = Controller(hidden_size, task_size, self.settings, self.settings.seed)
         assert len(asked.features) == STATE + sum(self._controller.sizes)
         if (
             self.settings.frozen_after == 0

@@ -11,7 +11,7 @@ from evenhand.errors import UserError
 
 
 @dataclass(frozen=True)
-class RailSettings:
+class RailSettings(Learning):
     """Printed by the paper unless it says `open`: then the default is ours."""
 
     # -- the controls ---------------------------------------------------------------------------
@@ -69,19 +69,6 @@ class RailSettings:
     """open: ... halved every so many steps ..."""
     rho_min: float = 0.02
     """open: ... but never below this."""
-    # -- learning -------------------------------------------------------------------------------
-    half_life: float = 200.0
-    """open: in traces."""
-    kappa: float = 0.1
-    """open: of the Huber loss."""
-    dropout: float = 0.1
-    """open."""
-    learning_rate: float = 3e-3
-    """open, of Adam."""
-    updates: int = 20
-    """open: updates after each step."""
-    memory: int = 512
-    """open: newest traces that are learned from."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -116,14 +103,3 @@ class RailSettings:
             "MILD": (self.mild, self.mild_top_p),
             "AGGRESSIVE": (self.aggressive, self.aggressive_top_p),
         }[regime]
-
-    def learning(self) -> Learning:
-        """The controller's part."""
-        return Learning(
-            self.half_life,
-            self.kappa,
-            self.dropout,
-            self.learning_rate,
-            self.updates,
-            self.memory,
-        )

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.records import Call, Result
+from evenhand.draws import keyed_stream
+from evenhand.environments.base import Environment
+from evenhand.records import Call, Result, Task
 from evenhand.tools import Effect, Tool
 
 
@@ -30,6 +32,13 @@ WAIT = Tool(
     control=True,
     clock_argument="seconds",
 )
+
+
+def respond(description: str) -> Tool:
+    """The tool that says something to the user, who may answer."""
+    parameters = fields(["text"], text={"type": "string"})
+    return Tool("respond", description, parameters, Effect.WRITES, control=True, speech=True)
+
 
 Act = Callable[[Call], Result]
 """Runs a call and records it."""
@@ -69,3 +78,20 @@ def persist(call: Call, habits: Habits, rng: np.random.Generator, act: Act) -> R
         elif rng.random() >= habits.retry:
             return None
     return None
+
+
+def careful_calls(
+    environment: Environment,
+    task: Task,
+    demonstrate: Callable[[Task, Habits, np.random.Generator, Act], None],
+) -> list[Call]:
+    """What a careful demonstrator does, without faults."""
+    calls: list[Call] = []
+    environment.reset(task)
+
+    def act(call: Call) -> Result:
+        calls.append(call)
+        return environment.call(call)
+
+    demonstrate(task, CAREFUL, keyed_stream(0, "gold"), act)
+    return calls

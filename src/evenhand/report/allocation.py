@@ -161,6 +161,7 @@ def _page(
     out += [
         "",
         *[_foretold(environment, rows[environment]) for environment in untrained],
+        *[_twins(_arms(found, environment), environment) for environment in untrained],
         "",
         "![success](success.png)",
         "",
@@ -213,6 +214,15 @@ def _foretold(environment: str, rows: Mapping[str, Any]) -> str:
         f" shuffled labels {mean('rail-shuffled', 'r_predicted_gain'):+.2f}; r(entropy, gain)"
         f" {mean('rail', 'r_entropy_gain'):+.2f}; sign agreement at the end"
         f" {mean('rail', 'sign_agreement'):.2f}."
+    )
+
+
+def _twins(arms: Mapping[str, Any], environment: str) -> str:
+    """Allocators that had nothing to decide here."""
+    same = [a for a in arms if a != "uniform" and arms[a]["seeds"] == arms["uniform"]["seeds"]]
+    return (
+        f"- {environment}: {', '.join(same) or 'no other arm'} ended at uniform's very numbers in"
+        " every seed."
     )
 
 

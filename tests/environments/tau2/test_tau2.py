@@ -306,7 +306,7 @@ def test_unknown_names_are_told() -> None:
         Tau2Suite("telecom", Played("http://localhost", "m"))
     with pytest.raises(UserError, match="no user noise 'loud': use one of ambiguous"):
         Played("http://localhost", "m", noise="loud")
-    with pytest.raises(UserError, match="write http://"):
+    with pytest.raises(UserError, match="begins with http://"):
         Played("file:///etc/passwd", "m")
 
 
@@ -378,12 +378,19 @@ def test_a_served_model_plays_the_customer(server: Server) -> None:
 
 def test_a_customer_that_breaks_is_no_policys_fault(server: Server) -> None:
     server.answers += [None, 3]
-    it = _played(server)
+    it = _played(server, tries=1)
     environment = it.make()
     environment.reset(it.tasks("train")[0])
     for message in ("503", "without words"):
         with pytest.raises(InfrastructureError, match=message):
             environment.call(Call("respond", {"text": "Hello?"}))
+
+
+def test_a_customer_that_is_busy_is_asked_again(server: Server) -> None:
+    server.answers += [None, "Hello."]
+    environment = _played(server).make()
+    environment.reset(_played(server).tasks("train")[0])
+    assert environment.call(Call("respond", {"text": "Hello?"})).value == "Hello."
 
 
 def test_a_conversation_has_an_end(server: Server) -> None:

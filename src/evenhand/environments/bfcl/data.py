@@ -13,24 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from evenhand.environments.bfcl.effects import LATENCY, effect_of
+from evenhand.environments.parts import respond
 from evenhand.errors import EvenhandError
 from evenhand.records import Call
-from evenhand.tools import Effect, Tool
+from evenhand.tools import Tool
 
 CATEGORIES = ("base", "long_context", "miss_func", "miss_param")
-RESPOND = Tool(
-    "respond",
-    "Say something to the user, who then says the next thing.",
-    {
-        "type": "object",
-        "properties": {"text": {"type": "string"}},
-        "required": ["text"],
-        "additionalProperties": False,
-    },
-    Effect.WRITES,
-    control=True,
-    speech=True,
-)
+RESPOND = respond("Say something to the user, who then says the next thing.")
 _TYPES = {"dict": "object", "float": "number", "any": "string", "tuple": "array"}
 # Arguments that say which thing is touched; a message's text, for one, does not.
 _RESOURCES = """

@@ -4,60 +4,43 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 from evenhand.environments.database import sources
 from evenhand.environments.database.world import Refused, World
+from evenhand.environments.parts import WAIT, fields
 from evenhand.records import Call, Result, Task
 from evenhand.tools import Effect, Tool
-
-
-def _object(required: list[str], **properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
-
 
 _SQL = {"type": "string", "maxLength": 2000}
 TOOLS: dict[str, Tool] = {
     tool.name: tool
     for tool in (
-        Tool("list_tables", "List the tables of the database.", _object([]), Effect.READS),
+        Tool("list_tables", "List the tables of the database.", fields([]), Effect.READS),
         Tool(
             "describe",
             "Columns and types of a table.",
-            _object(["table"], table={"type": "string"}),
+            fields(["table"], table={"type": "string"}),
             Effect.READS,
             resource_arguments=("table",),
         ),
         Tool(
             "query",
             "Run one SELECT. Long results come in pages: read on with offset.",
-            _object(["sql"], sql=_SQL, offset={"type": "integer", "minimum": 0}),
+            fields(["sql"], sql=_SQL, offset={"type": "integer", "minimum": 0}),
             Effect.READS,
             pages=True,
         ),
         Tool(
             "write",
             "Run one INSERT, UPDATE or DELETE.",
-            _object(["sql"], sql=_SQL),
+            fields(["sql"], sql=_SQL),
             Effect.WRITES,
         ),
-        Tool(
-            "wait",
-            "Let time pass, for example after RATE_LIMITED.",
-            _object(["seconds"], seconds={"type": "number", "minimum": 0, "maximum": 600}),
-            Effect.PURE,
-            control=True,
-            clock_argument="seconds",
-        ),
+        WAIT,
         Tool(
             "answer",
             "Finish: one value for each question, in order; an empty list if there was none.",
-            _object(
+            fields(
                 ["values"],
                 values={"type": "array", "items": {"type": ["string", "number"]}, "maxItems": 16},
             ),

@@ -7,7 +7,6 @@ first failure, or answers from the first page. What it never does is look at the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,8 @@ import numpy as np
 
 from evenhand.environments.database.environment import written
 from evenhand.environments.database.tasks import Request, requests_of
-from evenhand.records import Call, Result, Task
+from evenhand.environments.parts import Act
+from evenhand.records import Call, Task
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,6 @@ class Habits:
 
 CAREFUL = Habits(slip=0, skip=0, look=0, retry=1, wait=1, hammer=0, read_on=1, patience=6)
 """The gold demonstrator: right unless the faults outlast its patience."""
-
-Act = Callable[[Call], Result]
 
 
 def demonstrate(task: Task, habits: Habits, rng: np.random.Generator, act: Act) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from evenhand.draws import keyed_stream
 from evenhand.environments.base import known_pool, pool_of
-from evenhand.environments.parts import CAREFUL
+from evenhand.environments.parts import careful_calls
 from evenhand.environments.shop.catalogue import Listing, Variant, listings
 from evenhand.environments.shop.environment import TOOLS, ShopEnvironment
 from evenhand.environments.shop.teacher import demonstrate
-from evenhand.records import Call, Result, Task
+from evenhand.records import Call, Task
 from evenhand.tools import Tool
 
 OPENINGS = ("Buy", "I need", "Find me", "I am looking for")
@@ -41,16 +41,7 @@ class ShopSuite:
 
     def gold(self, task: Task) -> Sequence[Call]:
         """What a careful demonstrator does."""
-        calls: list[Call] = []
-        environment = self.make()
-        environment.reset(task)
-
-        def act(call: Call) -> Result:
-            calls.append(call)
-            return environment.call(call)
-
-        demonstrate(task, CAREFUL, keyed_stream(0, "gold"), act)
-        return calls
+        return careful_calls(self.make(), task, demonstrate)
 
 
 class BinaryShopSuite(ShopSuite):

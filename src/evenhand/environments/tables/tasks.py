@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from evenhand.draws import keyed_stream
 from evenhand.environments.base import known_pool, pool_of
-from evenhand.environments.parts import CAREFUL
+from evenhand.environments.parts import careful_calls
 from evenhand.environments.tables.environment import TOOLS, TablesEnvironment
 from evenhand.environments.tables.families import FAMILIES, answer, draw, unambiguous
 from evenhand.environments.tables.teacher import demonstrate
-from evenhand.records import Call, Result, Task
+from evenhand.records import Call, Task
 from evenhand.tools import Tool
 
 SIZES = {"train": 1200, "validation": 200, "test": 200, "challenge": 150}
@@ -36,16 +36,7 @@ class TablesSuite:
 
     def gold(self, task: Task) -> Sequence[Call]:
         """What a careful demonstrator does."""
-        calls: list[Call] = []
-        environment = self.make()
-        environment.reset(task)
-
-        def act(call: Call) -> Result:
-            calls.append(call)
-            return environment.call(call)
-
-        demonstrate(task, CAREFUL, keyed_stream(0, "gold"), act)
-        return calls
+        return careful_calls(self.make(), task, demonstrate)
 
 
 @functools.cache

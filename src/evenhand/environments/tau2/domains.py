@@ -16,22 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenhand.environments.digest import digest
+from evenhand.environments.parts import respond
 from evenhand.tools import Effect, Latency, Tool
 
 NAMES = ("airline", "mock", "retail", "telecom")
-RESPOND = Tool(
-    "respond",
-    "Say something to the customer.",
-    {
-        "type": "object",
-        "properties": {"text": {"type": "string"}},
-        "required": ["text"],
-        "additionalProperties": False,
-    },
-    Effect.WRITES,
-    control=True,
-    speech=True,
-)
+RESPOND = respond("Say something to the customer.")
 # Arguments that say which thing is touched; a summary's text, for one, does not.
 _RESOURCES = """
     user_id order_id product_id email first_name last_name zip reservation_id flight_number date

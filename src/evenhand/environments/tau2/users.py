@@ -7,14 +7,14 @@ all that was said and returns the next words, or None when the customer ends the
 from __future__ import annotations
 
 import functools
-import json
-import urllib.request
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from evenhand.errors import InfrastructureError, UserError
+from evenhand.servers import Client, Server, ServerError
 
 Words = tuple[str, str]
 """("policy" or "customer", what was said)."""
@@ -74,13 +74,13 @@ class Played:
     most_tokens: int = 300
     most_turns: int = 30
     """The conversation ends after so many messages of the policy."""
+    tries: int = 3
     timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
         if self.noise is not None and self.noise not in NOISE:
             raise UserError(f"no user noise {self.noise!r}: use one of {', '.join(NOISE)}")
-        if not self.url.startswith(("http://", "https://")):
-            raise UserError(f"user server {self.url!r}: write http://host:port/v1")
+        _ = self._server  # which refuses an address that is none
 
     def opening(self, policy: str, scenario: str) -> str:
         """The policy knows its rules and nothing of the scenario."""
@@ -110,20 +110,24 @@ class Played:
         noise = f"\n\n{NOISE[self.noise]}" if self.noise else ""
         return f"{_guidelines()}\n\n<scenario>\n{scenario}\n</scenario>{noise}"
 
-    def _asked(self, body: dict[str, Any]) -> str:
-        request = urllib.request.Request(
-            self.url.rstrip("/") + "/chat/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
+    @property
+    def _server(self) -> Server:
+        return Server(
+            self.url, self.model, a_minute=math.inf, tries=self.tries, timeout_s=self.timeout_s
         )
+
+    def _asked(self, body: dict[str, Any]) -> str:
         try:
-            with urllib.request.urlopen(request, timeout=self.timeout_s) as answer:
-                said = json.loads(answer.read())["choices"][0]["message"]["content"]
-        except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise InfrastructureError(f"user server {self.url}: {error}") from error
-        if not isinstance(said, str):
-            raise InfrastructureError(f"user server {self.url}: an answer without words")
-        return said
+            return Client(self._server).post("/chat/completions", body, _words)
+        except ServerError as error:
+            raise InfrastructureError(f"user {error}") from error
+
+
+def _words(reply: dict[str, Any]) -> str:
+    said = reply["choices"][0]["message"]["content"]
+    if not isinstance(said, str):
+        raise TypeError("an answer without words")
+    return said
 
 
 @functools.cache
