@@ -57,6 +57,18 @@ def test_gold_earns_and_its_last_change_is_needed(family: str) -> None:
                 assert run(SUITE, task, mess, fork=False, states=False).reward == 0.0, task.id
 
 
+def test_no_generated_task_is_solved_by_doing_nothing() -> None:
+    suite, free = ShellSuite(), []
+    for task in (task for pool in POOLS for task in suite.tasks(pool)):
+        if task.family != "intercode" and scene_of(task).answer is None:
+            environment = suite.make()
+            environment.reset(task)
+            environment.call(Call("answer", {"text": "done"}))
+            free += [task.id] * int(environment.grade())
+            environment.close()
+    assert not free
+
+
 def test_enough_tasks_in_pools_that_share_nothing() -> None:
     assert SUITE is not None
     made = [task for task in TASKS.values() if task.family != "intercode"]

@@ -39,5 +39,8 @@ FAMILIES: dict[str, Callable[[Rng], Scene]] = {
 
 
 def scene(family: str, seed: int) -> Scene:
-    """A task of a family; equal on every machine."""
-    return FAMILIES[family](keyed_stream(0, "shell tasks", family, seed))
+    """A task of a family, in which something is to be done; equal on every machine."""
+    stream = keyed_stream(0, "shell tasks", family, seed)
+    while (made := FAMILIES[family](stream)).idle:
+        pass
+    return made

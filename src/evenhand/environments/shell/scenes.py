@@ -27,6 +27,8 @@ class Scene:
     """What the last command must have said, lines in any order; None: anything."""
     home: str = "/work"
     start: str = "/work"
+    idle: bool = False
+    """A change was asked for, and there is nothing to change."""
 
 
 def asked(tree: Mapping[str, Entry], words: str, command: str, answer: object) -> Scene:
@@ -42,7 +44,9 @@ def changed(
     before = packed(tree)
     kept = {path: entry for path, entry in folders(tree).items() if path not in after}
     gold = (Call("look", {"command": "ls -lR"}), Call("run", {"command": command}))
-    return Scene(before, words + f" Then answer {DONE}.", gold, packed({**kept, **after}))
+    end = packed({**kept, **after})
+    idle = dict(after) == dict(tree)
+    return Scene(before, words + f" Then answer {DONE}.", gold, end, idle=idle)
 
 
 def folders(tree: Mapping[str, Entry]) -> dict[str, Entry]:
