@@ -15,6 +15,7 @@ from evenhand.recipes.command import report, run_command, status_command
 from evenhand.recipes.config import load_turns
 from evenhand.recipes.folder import Stage, done, perform
 from evenhand.recipes.stages import as_rollout
+from evenhand.report.recipe import tell
 from evenhand.training.tiny import make
 from evenhand.trajectories.bad import Ledger
 from evenhand.trajectories.load import Loaded, load
@@ -67,10 +68,24 @@ def test_arms_share_what_they_have_in_common_and_the_report_tells_all(folder, tm
     kinds = [name.rpartition("-")[0] for name in records(tmp_path / "out")]
     assert kinds.count("import") == kinds.count("think") == kinds.count("cache") == 1
     assert kinds.count("grpo") == 2  # cached and live
-    for words in ("| main | turn 1 grpo |", "| no_rl | turn 2 sft |", "live − main, at the end",
-                  "coupling", "| grpo | 2 |"):  # fmt: skip
+    for words in (
+        "| main | turn 1 grpo |",
+        "| no_rl | turn 2 sft |",
+        "| live − main: turn 1 grpo |",
+        "| no_rl − main: its end − main after turn 1 grpo |",
+        "coupling",
+        "| grpo | 2 |",
+    ):
         assert words in text, text
     assert "no_rl | turn 1 grpo" not in text
+    told = json.loads((tmp_path / "out" / "results.json").read_text())
+    for name, output in {
+        (s["stage"], s["output"]) for a in told.values() for v in a.values() for s in v.values()
+    }:
+        assert records(tmp_path / "out")[name] == output
+    assert set(told["no_rl"]["0"]) < set(told["main"]["0"])
+    page = tell(tmp_path / "out")
+    assert "The cache cost something" in page and (tmp_path / "out" / "tiers.png").stat().st_size
     status = status_command(folder / "r.yaml", tmp_path / "out")
     assert "waits" not in status and status.count("turn 1 union") == 3
     before = records(tmp_path / "out")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,7 +36,32 @@ def run_command(
     run(arms, out, say)
     text = report(arms, out)
     replace_file(out / "report.md", text)
+    replace_file(out / "results.json", json.dumps(results(arms, out), indent=1) + "\n")
     return text
+
+
+def results(arms: Mapping[str, TurnsRecipe], out: Path) -> dict[str, Any]:
+    """All that the stages told, by arm, seed and label: what `evenhand.report.recipe` reads."""
+    return {
+        name: {
+            str(seed): {
+                step.label: {
+                    "stage": step.stage.name,
+                    "output": step.done.output,
+                    "seconds": step.done.seconds,
+                    **{key: step.done.facts[key] for key in TOLD if key in step.done.facts},
+                }
+                for step in walk(recipe, seed, out / "stages", act=False)
+                if step.done is not None
+            }
+            for seed in recipe.seeds
+        }
+        for name, recipe in arms.items()
+    }
+
+
+TOLD = ("by_task", "steps", "findings", "success", "trajectories", "rollouts", "conflicts")
+"""What of a stage's facts is told in `results.json`."""
 
 
 def status_command(file: Path, out: Path) -> str:
@@ -101,16 +127,18 @@ def _success(steps: list[Step], label: str) -> dict[str, float]:
 
 
 def _differences(walked: Walked) -> list[str]:
-    """Paired by seed and task: what each stage added, and what each arm lacks at its end."""
+    """Paired by seed and task: what each stage added, and how each arm differs from the first
+    after the same stage, or at its own end where it has no such stage."""
     lines = ["", "## Differences", "", "| | difference | 95 % |", "| --- | --- | --- |"]
     first = next(iter(walked))
     for name, seeds in walked.items():
         labels = _labels(seeds)
         for before, after in itertools.pairwise(labels):
             lines += _row(f"{name}: {after} − {before}", seeds, after, seeds, before)
-        if name != first:
-            last, theirs = labels[-1], _labels(walked[first])[-1]
-            lines += _row(f"{name} − {first}, at the end", seeds, last, walked[first], theirs)
+        for theirs in _labels(walked[first])[1:] if name != first else ():
+            mine = theirs if theirs in labels else labels[-1]
+            told = theirs if mine == theirs else f"its end − {first} after {theirs}"
+            lines += _row(f"{name} − {first}: {told}", seeds, mine, walked[first], theirs)
     return lines
 
 
