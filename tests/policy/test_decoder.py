@@ -10,6 +10,7 @@ from evenhand.policy import cache
 from evenhand.policy.decoder import Decoder, Parked, decoder_for
 from evenhand.policy.general import GeneralDecoder
 from evenhand.policy.native import NativeDecoder, unsupported
+from evenhand.training.forward import body
 
 from .tiny import VOCAB, model, plain_logits
 
@@ -53,6 +54,10 @@ def drive(decoder: Decoder, reference: object, tolerance: float, seed: int = 0) 
         assert logits.shape == (len(rows), VOCAB)
         for found, row in zip(logits, rows, strict=True):
             wanted = plain_logits(reference, row)[-1].to(found.dtype)
+            assert (found - wanted).abs().max().item() <= tolerance
+        assert len(decoder.hidden) == len(rows)
+        for found, row in zip(decoder.hidden, rows, strict=True):
+            wanted = body(reference)(input_ids=torch.tensor([row]))[0][0, -1].to(found.dtype)
             assert (found - wanted).abs().max().item() <= tolerance
 
     with torch.inference_mode():

@@ -22,6 +22,7 @@ from evenhand.policy.decoder import decoder_for
 from evenhand.policy.model import Policy
 from evenhand.records import Call, Result, Rollout, Task
 from evenhand.rollout.collect import Caches, Fork, Limits, Request, Sampling, collect
+from evenhand.training.features import Features
 
 from ..policy.tiny import plain_logits
 from .toy import Scripted, Toy, ToySuite, call, requests
@@ -60,7 +61,7 @@ def root(task: Task, index: int, **changes: Any) -> Request:
 def pool() -> tuple[list[Request], list[Rollout], Caches]:
     tasks = database().tasks("train")[:6]
     wanted = [root(task, index) for task in tasks for index in range(2)]
-    caches: Caches = {}
+    caches = Caches()
     rollouts = collect(
         policy(), database(), wanted, seed=SEED, limits=LIMITS, entropies=True, caches=caches
     )
@@ -101,7 +102,7 @@ def test_a_fork_with_its_parents_key_is_its_parent(place: tuple[int, int], kept:
     number, at = place
     _, rollouts, caches = pool()
     parent = rollouts[number]
-    found, computed = branch(number, at, caches=dict(caches) if kept else None)
+    found, computed = branch(number, at, caches=caches if kept else None)
     assert (found.parent, found.fork_at, found.index) == (parent.index, at, 7)
     assert found.tokens == parent.tokens and found.mask == parent.mask
     assert [asdict(turn) for turn in found.turns] == [asdict(turn) for turn in parent.turns]
@@ -109,6 +110,13 @@ def test_a_fork_with_its_parents_key_is_its_parent(place: tuple[int, int], kept:
     assert (found.stop, found.schedule) == (parent.stop, parent.schedule)
     np.testing.assert_allclose(found.logprobs, parent.logprobs, atol=1e-4)
     np.testing.assert_allclose(found.entropies, parent.entropies, atol=1e-4)
+    if kept:
+        mine, theirs = (caches.states[found.group_id, index] for index in (7, parent.index))
+        assert list(theirs) == forks_of(parent) and list(mine) == [i for i in theirs if i >= at]
+        recomputed = Features(policy())
+        for i in (at, list(mine)[-1]):
+            np.testing.assert_allclose(mine[i], recomputed.hidden(parent, i), atol=1e-4)
+            np.testing.assert_allclose(mine[i], theirs[i], atol=1e-4)
     whole = len(parent.tokens) - 1
     assert computed == (whole - at + 1 if kept else whole)
 
@@ -125,7 +133,7 @@ def test_a_fork_draws_anew_what_follows_and_nothing_before(
     parent = rollouts[number]
     own = Schedule(SEED, f"own/{key}")
     found, _ = branch(number, at, caches=caches, schedule=own, sampling_key=("other", key))
-    caches.pop((found.group_id, 7), None)
+    caches.parked.pop((found.group_id, 7), None)
     shared = sum(turn.end <= at for turn in parent.turns)
     assert found.tokens[:at] == parent.tokens[:at]
     assert [asdict(t) for t in found.turns[:shared]] == [asdict(t) for t in parent.turns[:shared]]
@@ -176,7 +184,7 @@ def test_behaviour_is_that_of_prefix_and_branch() -> None:
         )
         for n, cell in enumerate(CELLS * 3)
     ]
-    kept = dict(caches)
+    kept = replace(caches, parked=dict(caches.parked))
     run: dict[str, Any] = {"seed": SEED, "limits": LIMITS, "entropies": True, "caches": kept}
     found = collect(policy(), database(), asked, **run)
     first = found[1]
@@ -223,7 +231,7 @@ def test_siblings_compute_their_prefix_once_or_never() -> None:
         for n in range(4)
     ]
     computed = []
-    for kept in (dict(caches), None):
+    for kept in (replace(caches, parked=dict(caches.parked)), None):
         found = collect(policy(), database(), asked, seed=SEED, limits=LIMITS, caches=kept)
         computed.append(decoder_for(policy().model).computed)
         own = sum(len(r.tokens) - 1 - at for r in found)

@@ -174,6 +174,10 @@ class Scripted:
     def device(self) -> torch.device:
         return self._inner.device
 
+    @property
+    def hidden(self) -> torch.Tensor:
+        return self._inner.hidden
+
     def begin(self) -> None:
         self._inner.begin()
         self.lines = []

@@ -42,6 +42,9 @@ class Decoder(Protocol):
     computed: int
     """Tokens passed through the model since `begin`: the measure of work saved."""
     device: torch.device
+    hidden: Tensor
+    """(P or B, D), with the logits of the latest `open` or `advance`: the last hidden state that
+    each line of them came from, before the head."""
 
     def begin(self) -> None:
         """Empty the batch and read the model's weights anew (they may have been trained)."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -39,6 +40,7 @@ class GeneralDecoder:
         self._takes_positions = "position_ids" in takes
         self.rows = self.computed = 0
         self.device = next(iter(model.parameters())).device
+        self.hidden = torch.zeros(0)
 
     def begin(self) -> None:
         """Empty the batch; the weights are the model's own."""
@@ -67,7 +69,7 @@ class GeneralDecoder:
         parts = [part for part in (single, list(more)) if part]
         keys, values, valid = self._keys, self._values, self._valid
         self._keys, self._values, self._valid, self.rows = [], [], valid[:0], 0
-        found = []
+        found, hidden = [], []
         for part in parts:
             index = torch.tensor(part, device=self.device)
             whole = len(parts) == 1 and part == single
@@ -79,6 +81,7 @@ class GeneralDecoder:
                 valid if whole else valid[index],
             )
             found.append(logits)
+            hidden.append(self.hidden)
             self._append(new_keys, new_values, new_valid)
         if len(parts) == 1 and parts[0] == single:
             return found[0]
@@ -86,6 +89,7 @@ class GeneralDecoder:
         self._keys = [k[back] for k in self._keys]
         self._values = [v[back] for v in self._values]
         self._valid = self._valid[back]
+        self.hidden = torch.cat(hidden)[back]
         return torch.cat(found)[back]
 
     def remove(self, row: int) -> None:
@@ -143,11 +147,13 @@ class GeneralDecoder:
         if self._takes_positions:
             # A padding position is never read, but must exist in a table of positions.
             extra["position_ids"] = torch.where(fresh, positions, positions[:, :1])
-        out = model(input_ids=ids, attention_mask=valid.long(), use_cache=True, **extra)
+        with heard(bare(model).get_output_embeddings()) as states:
+            out = model(input_ids=ids, attention_mask=valid.long(), use_cache=True, **extra)
         self.computed += int(counts.sum())
-        ends = counts - 1
+        ends = torch.arange(len(chunks), device=self.device), counts - 1
         layers: list[Any] = list(cache.layers)
-        logits = out.logits[torch.arange(len(chunks), device=self.device), ends]
+        logits = out.logits[ends]
+        self.hidden = states[-1][ends]
         return (
             logits if logits.dtype == torch.float64 else logits.float(),
             [layer.keys for layer in layers],
@@ -172,6 +178,17 @@ class GeneralDecoder:
             valid = valid.gather(1, order)
         self._keys, self._values, self._valid = keys, values, valid
         self.rows = valid.shape[0]
+
+
+@contextmanager
+def heard(head: Any) -> Iterator[list[Tensor]]:
+    """What a module is given meanwhile: of an output head, the last hidden states (B, T, D)."""
+    inputs: list[Tensor] = []
+    hook = head.register_forward_pre_hook(lambda _, given: inputs.append(given[0]))
+    try:
+        yield inputs
+    finally:
+        hook.remove()
 
 
 def _widen(tensor: Tensor, width: int, axis: int) -> Tensor:

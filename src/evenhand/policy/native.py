@@ -100,6 +100,7 @@ class NativeDecoder:
         self._inv_freq = rotary.inv_freq.float().to(self.device)
         self._rotary_scale = float(rotary.attention_scaling)
         self._rotary = torch.zeros(0)
+        self.hidden = torch.zeros(0)
         self.computed = 0
         self._cache.begin(self.dtype, self.device)
 
@@ -219,7 +220,9 @@ class NativeDecoder:
             return logits
         order = np.empty(self.rows, dtype=np.int64)
         order[[*single, *more]] = np.arange(self.rows)
-        return logits[torch.from_numpy(order).to(self.device)]
+        index = torch.from_numpy(order).to(self.device)
+        self.hidden = self.hidden[index]
+        return logits[index]
 
     # -- the forward --------------------------------------------------------------------------
 
@@ -265,7 +268,8 @@ class NativeDecoder:
             gate_up = _linear(self._normed(x), layer.gate_up, layer.gate_up_bias)
             gate, up = gate_up.chunk(2, dim=-1)
             x = _residual(x, F.silu(gate).mul_(up), layer.down, layer.down_bias)
-        logits = _linear(self._normed(x).mul_(self._final_norm), self._head, self._head_bias)
+        self.hidden = self._normed(x).mul_(self._final_norm)
+        logits = _linear(self.hidden, self._head, self._head_bias)
         return logits if logits.dtype == torch.float64 else logits.float()
 
     def _normed(self, x: Tensor) -> Tensor:

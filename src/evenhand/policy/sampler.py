@@ -52,6 +52,8 @@ class Row:
     until: int = 0
     entropy: float = 0.0
     """In nats, of the policy's own law (temperature 1, all tokens) of the token it drew last."""
+    state: Tensor | None = None
+    """(D,), the last hidden state that the token it drew last came from."""
 
 
 @dataclass
@@ -66,17 +68,21 @@ class Batch:
     sampling: Sampling
     entropies: bool = False
     """Whether `draw` sets the rows' `entropy`."""
+    states: bool = False
+    """Whether `draw` sets the rows' `state`."""
     rows: list[Row] = field(default_factory=list)
     steps: int = 0
     """Calls of `advance` so far."""
     _logits: Tensor | None = None
     """(B, V), the next token of each row."""
+    _hidden: Tensor | None = None
+    """(B, D), what those came from."""
 
     def open(self, prompts: Sequence[Sequence[int]], rows: Sequence[Sequence[Row]]) -> None:
         """Append rows[p] over prompts[p]; each prompt is computed once, whatever its rows."""
         logits = self.decoder.open(prompts, [len(siblings) for siblings in rows])
         each = torch.tensor([len(siblings) for siblings in rows], device=logits.device)
-        self._add(logits.repeat_interleave(each, 0))
+        self._add(logits.repeat_interleave(each, 0), self.decoder.hidden.repeat_interleave(each, 0))
         self.rows += [row for siblings in rows for row in siblings]
 
     def draw(self) -> tuple[list[int], list[float]]:
@@ -96,6 +102,10 @@ class Batch:
         if self.entropies:
             for row, value in zip(self.rows, entropies(self._logits), strict=True):
                 row.entropy = value
+        if self.states:
+            assert self._hidden is not None
+            for row, state in zip(self.rows, self._hidden, strict=True):
+                row.state = state
         return tokens, logprobs
 
     def leave(self, row: Row) -> None:
@@ -105,7 +115,7 @@ class Batch:
         last = self.rows.pop()
         if last is not row:
             self.rows[seat] = last
-        self._logits = None  # the rows' order is no longer the logits'
+        self._logits = self._hidden = None  # the rows' order is no longer theirs
 
     def park(self, row: Row) -> Parked:
         """Take a row out and keep its cache; the token it drew last is not in it yet."""
@@ -117,7 +127,7 @@ class Batch:
         """Seat parked rows again; call before `advance`, which takes in what they have to read."""
         self.decoder.restore(parked)
         self.rows += rows
-        self._logits = None
+        self._logits = self._hidden = None
 
     def cut(self, parked: Parked, length: int, copies: int) -> list[Parked]:
         """What `copies` rows need to `join` over the first `length` tokens of a parked cache. A key
@@ -127,19 +137,21 @@ class Batch:
     def advance(self, more: Mapping[Row, Sequence[int]]) -> None:
         """Every row takes in the token it drew last, and after it more[row] where given."""
         if not self.rows:
-            self._logits = None
+            self._logits = self._hidden = None
             return
         seats = {id(row): seat for seat, row in enumerate(self.rows)} if more else {}
         chunks = {seats[id(row)]: chunk for row, chunk in more.items() if chunk}
         self._logits = self.decoder.advance([row.last for row in self.rows], chunks)
+        self._hidden = self.decoder.hidden
         self.steps += 1
 
-    def _add(self, logits: Tensor) -> None:
-        """Logits of rows appended after those that have some."""
+    def _add(self, logits: Tensor, hidden: Tensor) -> None:
+        """Of rows appended after those that have some."""
         if self.rows:
-            assert self._logits is not None
+            assert self._logits is not None and self._hidden is not None
             logits = torch.cat([self._logits, logits])
-        self._logits = logits
+            hidden = torch.cat([self._hidden, hidden])
+        self._logits, self._hidden = logits, hidden
 
 
 def choose_each(

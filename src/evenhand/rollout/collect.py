@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -32,8 +33,17 @@ from evenhand.tools import Tool
 
 __all__ = ["Caches", "Fork", "Limits", "Request", "Sampling", "collect"]
 
-Caches = dict[tuple[str, int], Parked]
-"""The key-value caches of finished rollouts, by group id and index in the group."""
+
+@dataclass(eq=False)
+class Caches:
+    """What finished rollouts leave to those that come later under the same weights, by group id and
+    index in the group."""
+
+    parked: dict[tuple[str, int], Parked] = field(default_factory=dict)
+    """Their key-value caches."""
+    states: dict[tuple[str, int], dict[int, torch.Tensor]] = field(default_factory=dict)
+    """Of every token that a rollout drew itself, by index: the last hidden state (D,) it came from.
+    What stands before a branch's fork is its parent's."""
 
 
 def collect(
@@ -122,7 +132,7 @@ class _Collection:
         """Forks whose environment stands, with what is known of their prefix: not seated yet."""
         self.done: dict[int, Rollout] = {}
         self.workers = Workers(limits.tool_workers)
-        self.batch = Batch(decoder, sampling, entropies)
+        self.batch = Batch(decoder, sampling, entropies, states=caches is not None)
 
     def run(self) -> list[Rollout]:
         """Rounds until every rollout is over."""
@@ -167,7 +177,7 @@ class _Collection:
                 if self.caches is None:
                     self.batch.leave(episode.row)
                 else:
-                    self.caches[episode.place_in_group] = self.batch.park(episode.row)
+                    self.caches.parked[episode.place_in_group] = self.batch.park(episode.row)
                 del self.live[episode.row]
         return replies
 
@@ -184,7 +194,7 @@ class _Collection:
                 replies[episode.row] = reply
                 self.live[episode.row] = episode
             elif self.caches is not None:
-                self.caches[episode.place_in_group] = cache
+                self.caches.parked[episode.place_in_group] = cache
         for episode, cache in self.grafts:
             rows.append(episode.row)
             caches.append(cache)
@@ -226,6 +236,8 @@ class _Collection:
 
     def _finish(self, episode: Episode) -> None:
         self.done[episode.place] = episode.rollout
+        if self.caches is not None:
+            self.caches.states[episode.place_in_group] = episode.states
         if self.progress is not None:
             self.progress(len(self.done), self.total)
 
@@ -304,7 +316,7 @@ class _Collection:
             fork = episode.request.fork
             if fork is not None and self.caches is not None:
                 parent = (fork.rollout.group_id, fork.rollout.index)
-                if parent in self.caches:
+                if parent in self.caches.parked:
                     branches.setdefault((parent, fork.at), []).append(episode)
                     continue
             self.live[episode.row] = episode
@@ -312,7 +324,7 @@ class _Collection:
         for (parent, at), episodes in branches.items():
             assert self.caches is not None
             # The last token of the prefix is what the rows take in first: its logits are needed.
-            pieces = self.batch.cut(self.caches[parent], at - 1, len(episodes))
+            pieces = self.batch.cut(self.caches.parked[parent], at - 1, len(episodes))
             self.grafts += zip(episodes, pieces, strict=True)
         if siblings:
             self.batch.open(list(siblings), list(siblings.values()))

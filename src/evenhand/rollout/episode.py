@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
+from torch import Tensor
+
 from evenhand.draws import Schedule, policy_stream
 from evenhand.environments.base import Environment, Suite
 from evenhand.errors import UserError
@@ -109,6 +111,8 @@ class Episode:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
         )
+        self.states: dict[int, Tensor] = {}
+        """By index of the tokens drawn: what the row's `state` was, where the batch sets it."""
         self.measured = measured
         if measured:
             self.rollout.entropies = [0.0] * len(opening)
@@ -138,6 +142,8 @@ class Episode:
     def take(self, token: int, logprob: float) -> bool:
         """Record a sampled token; True when it ends the turn."""
         rollout = self.rollout
+        if self.row.state is not None:
+            self.states[len(rollout.tokens)] = self.row.state
         rollout.tokens.append(token)
         rollout.mask.append(1)
         rollout.logprobs.append(logprob)

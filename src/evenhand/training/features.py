@@ -28,7 +28,7 @@ class Features:
             tokens = self.policy.chat.tokenizer.encode(prompt, add_special_tokens=False)
             table = self.policy.model.get_input_embeddings().weight
             mean = table.detach()[tokens].mean(0) if tokens else torch.zeros(table.shape[1])
-            self._embeddings[prompt] = _plain(mean)
+            self._embeddings[prompt] = plain(mean)
         return self._embeddings[prompt]
 
     def hidden(self, rollout: Rollout, at: int) -> Floats:
@@ -45,9 +45,10 @@ class Features:
                     last = body(model)(input_ids=tokens, use_cache=False)[0][0, -1]
             finally:
                 model.train(training)
-            self._hidden[key] = _plain(last)
+            self._hidden[key] = plain(last)
         return self._hidden[key]
 
 
-def _plain(vector: torch.Tensor) -> Floats:
+def plain(vector: torch.Tensor) -> Floats:
+    """As NumPy, in float64."""
     return np.asarray(vector.double().cpu().numpy(), dtype=np.float64)

@@ -34,7 +34,7 @@ from evenhand.policy.sampler import Sampling
 from evenhand.records import Rollout, Task, json_lines
 from evenhand.rollout.collect import Caches, Fork, Request
 from evenhand.training.allocation import AllocationRecipe
-from evenhand.training.features import Features
+from evenhand.training.features import Features, plain
 from evenhand.training.folder import ALLOCATION
 from evenhand.training.recipe import Recipe
 
@@ -166,11 +166,13 @@ class Spending:
     def step(self, step: int, tasks: Sequence[Task], ask: Ask, roll: Roll) -> Step:
         """Spend one step's budget on its tasks."""
         features = Features(self.policy)
-        pools = [self._pool(step, group, task, features) for group, task in enumerate(tasks)]
+        caches = Caches() if self.allocator.forks else None
+        pools = [
+            self._pool(step, group, task, features, caches) for group, task in enumerate(tasks)
+        ]
         group_of = {pool.id: group for group, pool in enumerate(pools)}
         requests: dict[tuple[str, int], Request] = {}
         decoder = decoder_for(self.policy.model)
-        caches = Caches() if self.allocator.forks else None
         computed = 0
 
         def collect(asked: Sequence[tuple[Pool, Intervention]]) -> list[list[Rollout]]:
@@ -193,7 +195,9 @@ class Spending:
         spent = allocate(self.allocator, pools, account, collect, fill=self.asked.fill)
         return Step(self.allocator, pools, spent, computed)
 
-    def _pool(self, step: int, group: int, task: Task, features: Features) -> Pool:
+    def _pool(
+        self, step: int, group: int, task: Task, features: Features, caches: Caches | None
+    ) -> Pool:
         pool = Pool(
             id=f"{step}/{group}",
             step=step,
@@ -204,7 +208,8 @@ class Spending:
             log_vocabulary=self.log_vocabulary,
             embedding=partial(features.embedding, task.prompt),
         )
-        pool.hidden = lambda index, at: features.hidden(pool.rollouts[index], at)
+        if caches is not None:
+            pool.hidden = lambda index, at: drawn_from(pool, caches, index, at)
         return pool
 
     def _how(
@@ -226,3 +231,12 @@ class Spending:
             request = requests[pool.id, intervention.parent]
             how["fork"] = Fork(request, parent, intervention.at)
         return how
+
+
+def drawn_from(pool: Pool, caches: Caches, index: int, at: int) -> Floats:
+    """(D,) the last hidden state from which a sampled token of a pool's rollout was drawn, as it
+    was kept then: nothing is computed."""
+    rollout = pool.rollouts[index]
+    while rollout.parent is not None and rollout.fork_at is not None and at < rollout.fork_at:
+        rollout = pool.rollouts[rollout.parent]
+    return plain(caches.states[rollout.group_id, rollout.index][at])
