@@ -6,7 +6,8 @@ import pytest
 
 from evenhand.draws import Sharing, evaluation_schedule
 from evenhand.errors import UserError
-from evenhand.integrations.trl.seats import COLUMN, Seats, generation, with_schedules
+from evenhand.integrations.source import COLUMN
+from evenhand.integrations.trl.seats import Seats, generation, with_schedules
 
 
 def config(rank=0, rows=8, steps=1):

@@ -24,15 +24,16 @@ from evenhand.advantages import advantages
 from evenhand.draws import Sharing
 from evenhand.errors import UserError
 from evenhand.integrations.desk import Seat
+from evenhand.integrations.source import COLUMN
+from evenhand.integrations.told import control_spellings
 from evenhand.integrations.trl import contract
 from evenhand.integrations.trl.callback import Recorder
 from evenhand.integrations.trl.environments import environment
 from evenhand.integrations.trl.join import join, without_lost
 from evenhand.integrations.trl.records import rollouts
 from evenhand.integrations.trl.room import Booking, Pending, Room, task_id
-from evenhand.integrations.trl.seats import COLUMN, generation
+from evenhand.integrations.trl.seats import generation
 from evenhand.integrations.trl.settings import Settings
-from evenhand.integrations.trl.tokenizers import control_spellings
 from evenhand.records import Rollout
 from evenhand.rollout.workers import Workers
 

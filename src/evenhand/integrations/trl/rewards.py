@@ -11,8 +11,8 @@ from typing import Any
 from evenhand.advantages import Transform, advantage, advantages
 from evenhand.errors import UserError
 from evenhand.integrations.background import run
+from evenhand.integrations.transcript import rollout_of, spoken
 from evenhand.integrations.trl.callback import Recorder
-from evenhand.integrations.trl.records import rollout_of, spoken
 from evenhand.integrations.trl.room import Room
 
 Reward = Callable[..., Any]
@@ -113,7 +113,7 @@ class ZeroSum:
         for completion, room, reward, value in zip(completions, rooms, total, used, strict=True):
             if room is None:
                 return
-            rollout = rollout_of({}, room.desk.seat, room.desk, reward)
+            rollout = rollout_of(room.desk.seat, room.desk, reward)
             rollout.turns = [t for message in spoken(completion, room.desk) for t in message]
             rollout.advantage = None if rollout.lost else value
             rollout.stop = "lost" if rollout.lost else "no_call"

@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 
 from evenhand.environments.base import Environment
 from evenhand.integrations.desk import Desk, Seat, cached
-from evenhand.integrations.trl.seats import COLUMN, Seats
+from evenhand.integrations.source import COLUMN
+from evenhand.integrations.told import told
+from evenhand.integrations.trl.seats import Seats
 from evenhand.noise import Noise
-from evenhand.records import Call, Result, Task
+from evenhand.records import Call, Task
 from evenhand.rollout.workers import Workers
 from evenhand.tools import Tool
 
@@ -120,21 +122,6 @@ class Room:
             return Pending(wait, self.desk)
         value = wait()
         return value if isinstance(value, list) else Pending(lambda: value, self.desk)
-
-
-def told(result: Result, plain: bool, control: re.Pattern[str] | None = None) -> Any:
-    """What the policy reads: the result's text, or for plain functions the value as TRL shows it.
-
-    `control`: spellings that must stay text; a space goes into each. A list is passed on: content
-    blocks, as TRL takes them.
-    """
-    if plain and result.error is None:
-        if isinstance(result.value, list):
-            return result.value
-        text = str(result.value)
-    else:
-        text = result.text
-    return text if control is None else control.sub(lambda m: f"{m[0][0]} {m[0][1:]}", text)
 
 
 def task_id(row: Mapping[str, Any]) -> str:

@@ -16,9 +16,7 @@ from typing import Any
 from evenhand.draws import Sharing
 from evenhand.errors import UserError
 from evenhand.integrations.desk import Seat
-
-COLUMN = "evenhand"
-"""The data set's column; the names of all columns that are added begin with it."""
+from evenhand.integrations.source import COLUMN
 
 
 def with_schedules(

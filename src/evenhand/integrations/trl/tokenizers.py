@@ -1,8 +1,7 @@
-"""Tokenizers for TRL: a parser for calls, and control tokens that results must not spell."""
+"""Tokenizers for TRL: a parser for calls."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 HERMES: dict[str, Any] = {
@@ -28,11 +27,3 @@ def with_calls(tokenizer: Any) -> Any:
     if getattr(tokenizer, "response_template", None) is None:
         tokenizer.response_template = HERMES
     return tokenizer
-
-
-def control_spellings(tokenizer: Any) -> re.Pattern[str] | None:
-    """Matches every spelling of an added token: in a tool result it must stay text."""
-    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
-    spellings = [s for s in tokenizer.get_added_vocab() if len(s) > 1]
-    ordered = sorted(spellings, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, ordered))) if ordered else None
