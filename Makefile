@@ -29,7 +29,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint study-paired study-reversal study-update study-rail study-environments bench clean
+.PHONY: help setup run test lint study-paired study-reversal study-update study-rail study-environments study-cacherl bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -72,6 +72,10 @@ study-environments: $(STAMP) ## success on tables before and after a short train
 	test -d runs/policies/tables || $(EVENHAND) warmstart --environments tables --steps 60 --out runs/policies/tables
 	$(EVENHAND) study run studies/environments.yaml --out runs/environments
 	$(EVENHAND) study report runs/environments
+
+study-cacherl: $(STAMP) ## the recipe in turns on `database`, eight arms, three seeds (1.4 hours of one core)
+	$(EVENHAND) recipe run recipes/cacherl.yaml --out runs/cacherl
+	$(PY) -m evenhand.report.recipe runs/cacherl
 
 lint: $(STAMP) ## ruff, mypy --strict and the floors
 	$(VENV)/bin/ruff check .

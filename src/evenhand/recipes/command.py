@@ -36,7 +36,7 @@ def run_command(
     run(arms, out, say)
     text = report(arms, out)
     replace_file(out / "report.md", text)
-    replace_file(out / "results.json", json.dumps(results(arms, out), indent=1) + "\n")
+    replace_file(out / "results.json", json.dumps(results(arms, out)) + "\n")
     return text
 
 

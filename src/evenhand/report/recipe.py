@@ -99,11 +99,12 @@ def _page(arms: Arms) -> str:
         for labels in seeds.values()
         for told in labels.values()
     }
-    count = {name: len(seeds) for name, seeds in arms.items()}
+    counts = {len(seeds) for seeds in arms.values()}
     lines = ["# The recipe in turns, against its controls", ""]
     lines += [
-        f"{len(arms)} arms of {min(count.values())} to {max(count.values())} seeds,"
-        f" {len(stages)} stages, {sum(stages.values()) / 60:.0f} minutes of one core. Success is on"
+        f"{len(arms)} arms, {' or '.join(map(str, sorted(counts)))} seeds each, {len(stages)} stages"
+        f" (what arms share is done once), {sum(stages.values()) / 60:.0f} minutes of one core."
+        " Success is on"
         " the same live held-out tasks after every stage; intervals are paired by seed and task."
         " The recipe says what was registered before the run.",
         "",
@@ -271,9 +272,12 @@ def _success(arms: Arms, path: Path) -> None:
 
 def _tiers(arms: Arms, path: Path) -> None:
     figure, axes = _axes(3.6)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    drawn: list[list[list[float]]] = []
     for place, (name, seeds) in enumerate(arms.items()):
         shares = list(low_share(seeds).values())
-        if shares and any(map(any, shares)):
+        if shares not in drawn and any(map(any, shares)):  # an arm may share another's stages
+            drawn.append(shares)
             mean = np.mean(shares, axis=0)
             axes.plot(range(1, len(mean) + 1), mean, color=COLOURS[place % 8], lw=1.5, label=name)
     axes.set_xlabel("step of GRPO")
