@@ -23,12 +23,15 @@ from evenhand.allocation import (
 )
 from evenhand.allocation.pair import inclusion
 from evenhand.allocation.rail import Rail
-from evenhand.allocation.rail_grid import BRANCHES, CELLS, Cell
+from evenhand.allocation.rail_grid import BRANCHES, CELLS, Anchor, Cell, state_features
 from evenhand.allocation.rail_settings import RailSettings
 from evenhand.allocation.rounds import Spent
 from evenhand.draws import keyed_stream
 from evenhand.errors import UserError
 from evenhand.records import Call, Rollout, Turn
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+"""The mean of nothing is a NaN, and a NaN in a trace cannot be written."""
 
 TURNS, TURN = 3, 4
 MOST = Cost(1, TURNS * TURN + 1, TURNS)
@@ -251,6 +254,18 @@ def test_pair_weights_are_unbiased_by_enumeration() -> None:
 def test_what_cannot_be_named_is_refused(spec: object) -> None:
     with pytest.raises(UserError):
         allocator(spec)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ALLOCATORS)
+def test_a_pool_without_rollouts_makes_no_nan(name: str) -> None:
+    """As where every rollout of a task was lost."""
+    chosen = allocator(name)
+    lost = Rollout("t", "1/0", 0, failure="lost", mask=[0, 1], tokens=[1, 1], entropies=[0.0, 1.0])
+    pool = Pool("1/0", 1, "t", 8, 16, TURNS, 2.0, rollouts=[lost])
+    chosen.begin([pool], 8)
+    own = chosen.weigh(pool, 8.0)
+    assert own is None or own.size == 0
+    assert np.isfinite(state_features(pool, Anchor(0, 1, 0, 0.5), 0)).all()
 
 
 def test_the_papers_numbers() -> None:

@@ -76,6 +76,8 @@ class Aepo(Arpo):
 
 def standard(values_N: Floats) -> Floats:
     """Less their mean, over their population deviation; zeros where they are all equal."""
+    if not values_N.size:
+        return values_N
     spread = float(values_N.std())
     away_N: Floats = values_N - values_N.mean()
     return away_N / spread if spread > 1e-12 else np.zeros_like(away_N)

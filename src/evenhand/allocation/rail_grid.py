@@ -91,7 +91,7 @@ def state_features(pool: Pool, anchor: Anchor, failed: int) -> tuple[float, ...]
         float(np.sqrt(mean * (1 - mean))),
         abs(mean - 0.5),
         float(failed),
-        float(np.mean([_entropy(r) for r in pool.kept])) / pool.log_vocabulary,
+        float(np.mean([_entropy(r) for r in pool.kept] or [0.0])) / pool.log_vocabulary,
         len(sequences) / max(len(pool.kept), 1),
     )
 
