@@ -102,9 +102,9 @@ def _page(arms: Arms) -> str:
     counts = {len(seeds) for seeds in arms.values()}
     lines = ["# The recipe in turns, against its controls", ""]
     lines += [
-        f"{len(arms)} arms, {' or '.join(map(str, sorted(counts)))} seeds each, {len(stages)} stages"
-        f" (what arms share is done once), {sum(stages.values()) / 60:.0f} minutes of one core."
-        " Success is on"
+        f"{len(arms)} arms, {' or '.join(map(str, sorted(counts)))} seeds each, {len(stages)}"
+        " stages (what arms share is done once),"
+        f" {sum(stages.values()) / 60:.0f} minutes of one core. Success is on"
         " the same live held-out tasks after every stage; intervals are paired by seed and task."
         " The recipe says what was registered before the run.",
         "",
