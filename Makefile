@@ -68,8 +68,8 @@ study-update: $(STAMP) ## GRPO, Dr.GRPO, RLOO, batch std, MC-GRPO, SALT and its 
 	$(EVENHAND) study run studies/update.yaml --out runs/update
 	$(EVENHAND) study report runs/update
 
-study-environments: $(STAMP) ## success on tables before and after a short training (minutes on an idle core)
-	test -d runs/policies/tables || $(EVENHAND) warmstart --environments tables --steps 60 --out runs/policies/tables
+study-environments: $(STAMP) ## success on tables before and after a short training (16 minutes on two busy cores, half of them the warm start)
+	test -d runs/policies/tables || $(EVENHAND) warmstart --environments tables --steps 500 --out runs/policies/tables
 	$(EVENHAND) study run studies/environments.yaml --out runs/environments
 	$(EVENHAND) study report runs/environments
 

@@ -33,7 +33,7 @@ VOCABULARY = 1024
 TOKENIZER_DEMONSTRATIONS = 4000
 SHIPPED = ("database",)
 MAX_TOKENS = 320
-MAX_TOKENS_ON = 768
+MAX_TOKENS_ON = 1024
 """As above, when the shipped policy is taught on: a visit or a dialogue is longer."""
 SETTINGS = SftSettings(steps=3000, batch=32, learning_rate=4e-3)
 SETTINGS_ON = SftSettings(steps=160, batch=12, learning_rate=2e-3, warmup=20)
