@@ -29,7 +29,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint study-paired study-reversal study-update study-rail study-environments study-cacherl bench clean
+.PHONY: help setup run test lint study-paired study-reversal study-update study-rail study-rail-sensitivity study-rail-arms study-environments study-cacherl bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -63,6 +63,19 @@ study-rail: $(STAMP) ## RAIL, its controls and eleven baselines on two small env
 	test -d runs/policies/trails || $(EVENHAND) policy tiny trails --steps 300 --out runs/policies/trails
 	$(EVENHAND) study run studies/rail.yaml --out runs/rail
 	$(EVENHAND) study report runs/rail
+
+study-rail-sensitivity: $(STAMP) ## each key that RAIL's paper leaves open, low and high (36 runs; six minutes of one core)
+	test -d runs/policies/couriers || $(EVENHAND) policy tiny couriers --out runs/policies/couriers
+	$(EVENHAND) study run studies/rail-sensitivity.yaml --out runs/rail-sensitivity
+	$(EVENHAND) study report runs/rail-sensitivity
+
+study-rail-arms: $(STAMP) ## the fixed cells and the longer shadow that study-rail leaves out (90 runs; a quarter of an hour of one core)
+	test -d runs/policies/couriers || $(EVENHAND) policy tiny couriers --out runs/policies/couriers
+	test -d runs/policies/trails || $(EVENHAND) policy tiny trails --steps 300 --out runs/policies/trails
+	$(EVENHAND) study run studies/rail-arms-couriers.yaml --out runs/rail-arms-couriers
+	$(EVENHAND) study report runs/rail-arms-couriers
+	$(EVENHAND) study run studies/rail-arms-trails.yaml --out runs/rail-arms-trails
+	$(EVENHAND) study report runs/rail-arms-trails
 
 study-update: $(STAMP) ## GRPO, Dr.GRPO, RLOO, batch std, MC-GRPO, SALT and its controls (an hour)
 	$(EVENHAND) study run studies/update.yaml --out runs/update

@@ -3,6 +3,8 @@ all that is remembered, and each does what its paper says."""
 
 import json
 from collections.abc import Sequence
+from itertools import combinations
+from math import comb
 
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ from evenhand.allocation import (
     allocate,
     allocator,
 )
-from evenhand.allocation.pair import inclusion
+from evenhand.allocation.pair import Pair, expected_pairs, inclusion, systematic
 from evenhand.allocation.rail import Rail
 from evenhand.allocation.rail_grid import BRANCHES, CELLS, Anchor, Cell, state_features
 from evenhand.allocation.rail_settings import RailSettings
@@ -222,26 +224,59 @@ def test_inclusion_meets_its_budget(variances: list[float], share: float) -> Non
     )
 
 
-def test_pair_weights_are_unbiased_by_enumeration() -> None:
-    """Over all inclusions of 4 slots, the mean update is that of all of them."""
-    from itertools import product
+class Rounding(Pair):
+    """PAIR whose one draw a step is given."""
 
-    chosen = allocator({"name": "pair", "slots": 0.5})
-    pool = Pool("p", 1, "t", 8, 16, TURNS, 1.0)
-    rewards, scores, pi = np.array([1.0, 0.0, 1.0, 0.0]), np.array([0.3, -1.0, 2.0, 0.7]), 0.6
-    chosen._pi = {"p": pi}  # type: ignore[attr-defined]
-    total = 0.0
-    for inside in product((0, 1), repeat=4):
-        pool.rollouts = [
-            Rollout("t", "p", n, reward=rewards[slot])
-            for n, slot in enumerate(np.flatnonzero(inside))
-        ]
-        weights = chosen.weigh(pool, 1.0)
-        assert weights is not None
-        chance = np.prod([pi if i else 1 - pi for i in inside])
-        total += chance * float(weights @ scores[np.flatnonzero(inside)])
-    full = sum((rewards[i] - np.delete(rewards, i).mean()) * scores[i] for i in range(4)) / 4
-    assert total == pytest.approx(full)
+    def __init__(self, start: float) -> None:
+        super().__init__(slots=0.5)
+        self.start = start
+
+    def draw(self, first: Pool) -> float:
+        return self.start
+
+
+@pytest.mark.parametrize(("budget", "fill"), [(7, False), (7, True), (5, True), (14, True)])
+def test_pair_is_unbiased_over_all_that_is_dealt(budget: int, fill: bool) -> None:
+    """Three tasks of four slots, a whole step each time. Over every rounding and every choice of
+    which of a task's slots are filled, the mean update is that of all of them, though the last
+    budget exceeds the slots and the rest is dealt from outside."""
+    stream = keyed_stream(3, "enumerated")
+    rewards_QP = np.array([[1, 0, 1, 0, 1, 1], [0, 0, 1, 0, 0, 1], [1, 1, 1, 0, 1, 0]])
+    scores_QP = stream.normal(size=(3, 6))
+    total, counts = np.zeros(3), []
+    starts = (np.arange(200) + 0.5) / 200
+    for start in starts:
+        chosen = Rounding(start)
+        chosen._rates = {"0": (6.0, 8), "1": (1.0, 8), "2": (5.0, 6)}
+        pools = [Pool(f"1/{q}", 1, str(q), 8, 6, TURNS, 1.0) for q in range(3)]
+        allocate(chosen, pools, Account(Budget(budget), MOST), collect, fill=fill)
+        counts.append([len(pool.rollouts) for pool in pools])
+        for q, pool in enumerate(pools):
+            for members in combinations(range(6), len(pool.rollouts)):
+                pool.rollouts = [
+                    Rollout(pool.task, pool.id, n, reward=float(rewards_QP[q, m]))
+                    for n, m in enumerate(members)
+                ]
+                weights = chosen.weigh(pool, 1.0)
+                assert weights is not None
+                update = float(weights @ scores_QP[q, list(members)])
+                total[q] += update / comb(6, len(members)) / len(starts)
+    away_QP = 6 * (rewards_QP - rewards_QP.mean(1, keepdims=True))
+    full = (away_QP * scores_QP).sum(1) / 30
+    assert {sum(each) for each in counts} == {budget}
+    assert len({tuple(each) for each in counts}) > 1 or budget == 14
+    assert total == pytest.approx(full, rel=0.02, abs=2e-3)
+
+
+@given(st.lists(st.floats(0.0, 9.0), min_size=1, max_size=6))
+@settings(max_examples=40, deadline=None)
+def test_rounding_keeps_every_mean(expected: list[float]) -> None:
+    expected_Q = np.array(expected)
+    rounded_SQ = np.array([systematic(expected_Q, (s + 0.5) / 2000) for s in range(2000)])
+    assert np.abs(rounded_SQ.mean(0) - expected_Q).max() < 2e-3
+    assert np.abs(rounded_SQ - expected_Q).max() < 1 + 1e-6
+    pairs = [expected_pairs(x) for x in expected]
+    assert np.abs((rounded_SQ * (rounded_SQ - 1)).mean(0) - pairs).max() < 5e-2
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
     python -m evenhand.report.allocation docs/results/rail
 
 Reads what `evenhand study keep` kept, and writes README.md, success.png, agreement.png and
-correlations.png beside it. Arms are named ENVIRONMENT-ALLOCATOR, and each environment has one
-evaluation set of its name. Needs the extra `report`.
+correlations.png beside it; what a notes.md there says is put at the page's end. Arms are named
+ENVIRONMENT-ALLOCATOR, and each environment has one evaluation set of its name. Needs the extra
+`report`.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ def tell(folder: Path, untrained: Mapping[str, float]) -> str:
     rows = {e: _correlations(lines, e) for e in environments}
     _scatter(rows, folder / "correlations.png")
     text = _page(found, lines, untrained, rows)
+    if (folder / "notes.md").exists():
+        text += "\n" + (folder / "notes.md").read_text()
     (folder / "README.md").write_text(text)
     return text
 
