@@ -99,8 +99,21 @@ lint: $(STAMP) ## ruff, mypy --strict and the floors
 test: lint ## lint, then the tests (one thread a process)
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile
 
+test-verifiers: ## the tests of an engine that needs an environment of its own (.venv-verifiers)
+
+# An engine whose pins exclude the others': constraints-NAME.txt is its whole environment.
+test-%: .venv-%/ready
+	.venv-$*/bin/python -m pytest tests/integrations_$*
+
+.PRECIOUS: .venv-%/ready
+.venv-%/ready: constraints-%.txt pyproject.toml
+	$(PYTHON) -m venv --clear .venv-$*
+	.venv-$*/bin/python -m pip install --quiet -r constraints-$*.txt
+	.venv-$*/bin/python -m pip install --quiet --no-deps -e .
+	@touch $@
+
 bench: $(STAMP) ## the measured claims, as ratios
 	@for file in benchmarks/*.py; do echo "== $$file"; $(PY) "$$file" || exit 1; done
 
 clean: ## remove .venv, caches and runs
-	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs dist
+	rm -rf $(VENV) .venv-* .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache runs dist

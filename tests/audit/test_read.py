@@ -114,6 +114,26 @@ def test_verifiers(tmp_path):
     assert log.failed_C.tolist() == [True] * 3
 
 
+def test_verifiers_with_evenhands_own_record(tmp_path):
+    call = {"call": {"tool": "g", "arguments": {}}, "result": {"value": 1, "error": None}}
+    drawn = {**call, "draw": {"fault": "outage", "applied": True, "tier": None}}
+    dealt = {"task_id": "t", "group_id": "1/0", "index": 0, "step": 1, "schedule": "s"}
+    node = {"message": {"role": "assistant", "content": "x"}, "advantages": [0.5, 0.5]}
+    trace = {"nodes": [node], "rewards": {"reward": {"score": 1.0}}}
+    rows = [
+        {"task": {}, "traces": [{**trace, "info": {"evenhand": told}, "errors": errors}]}
+        for told, errors in (({**dealt, "turns": [drawn]}, []), (dealt, [{"type": "TaskError"}]))
+    ]
+    log = read(lines(tmp_path / "traces.jsonl", rows))
+    assert (log.source, len(set(log.group_N)), log.votes_N.sum()) == ("verifiers", 1, 1)
+    assert (log.advantage_N[0], log.faults_N[0], len(log.owner_C)) == (0.5, 1, 1)
+    assert log.lost_N.tolist() == [False, True]
+    # A consumer's own group and step are those of the run.
+    rows[0] |= {"group": {"id": "uuid"}, "run": {"type": "train", "work": {"step": 7}}}
+    log = read(lines(tmp_path / "traces.jsonl", rows[:1]))
+    assert log.step_N.tolist() == [7]
+
+
 def test_plain_groups_ragged_and_missing(tmp_path):
     rows = [{"prompt_id": "p", "rewards": [1, 0, None]}, {"prompt_id": "p", "rewards": [0.25]}]
     log = read(lines(tmp_path / "x.jsonl", rows, end='\n{"prompt_id": "q", "rewa'))

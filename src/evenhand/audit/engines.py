@@ -12,6 +12,7 @@ from math import gcd
 from pathlib import Path
 from typing import Any
 
+from evenhand.audit import own
 from evenhand.audit.builder import Builder
 from evenhand.audit.log import CallSeen, plain_json
 from evenhand.errors import RecordError
@@ -144,6 +145,10 @@ def verifiers(rows: Builder, path: Path) -> None:
         for trace in data.get("traces") or []:
             rewards = trace.get("rewards") or {}
             info = trace.get("info") or {}
+            dealt = info.get("evenhand")
+            if isinstance(dealt, Mapping) and {"task_id", "group_id"} <= dealt.keys():
+                own.record(rows, _dealt(dealt, data, trace), str(run.get("id") or ""))
+                continue
             rows.add(
                 run=str(run.get("id") or ""),
                 step=int((run.get("work") or {}).get("step") or 0),
@@ -157,6 +162,31 @@ def verifiers(rows: Builder, path: Path) -> None:
                 calls=_messages([node.get("message") or {} for node in trace.get("nodes") or []]),
                 lost=bool(trace.get("errors") or data.get("errors")) or not rewards,
             )
+
+
+def _dealt(
+    dealt: Mapping[str, Any], episode: Mapping[str, Any], trace: Mapping[str, Any]
+) -> dict[str, Any]:
+    """evenhand's own record on a trace, with what the trace and its consumer say after it."""
+    group, run = episode.get("group") or {}, episode.get("run") or {}
+    turns = [dict(turn) for turn in dealt.get("turns") or []] or [{}]
+    turns[0]["text"] = plain_json(_said(trace))
+    used = [a for node in trace.get("nodes") or [] for a in node.get("advantages") or []]
+    reward = _weighted(trace.get("rewards") or {})
+    failure = dealt.get("failure")
+    if failure is None and (trace.get("errors") or episode.get("errors") or reward is None):
+        failure = "the trace has an error"
+    true = dealt.get("reward_true")
+    return {
+        **dealt,
+        "group_id": group.get("id") or dealt["group_id"],
+        "step": (run.get("work") or {}).get("step") or dealt.get("step"),
+        "turns": turns,
+        "reward": reward,
+        "reward_true": reward if true is None else true,
+        "advantage": used[0] if used else None,
+        "failure": failure,
+    }
 
 
 def _weighted(rewards: Mapping[str, Any]) -> float | None:
