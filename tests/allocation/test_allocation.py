@@ -25,7 +25,7 @@ from evenhand.allocation import (
 )
 from evenhand.allocation.pair import Pair, expected_pairs, inclusion, systematic
 from evenhand.allocation.rail import Rail
-from evenhand.allocation.rail_grid import BRANCHES, CELLS, Anchor, Cell, state_features
+from evenhand.allocation.rail_grid import GRIDS, Anchor, state_features
 from evenhand.allocation.rail_settings import RailSettings
 from evenhand.allocation.rounds import Spent
 from evenhand.draws import keyed_stream
@@ -34,6 +34,9 @@ from evenhand.records import Call, Rollout, Turn
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 """The mean of nothing is a NaN, and a NaN in a trace cannot be written."""
+
+GRID = GRIDS["3x3"]
+BRANCHES, CELLS = GRID.branches, GRID.cells
 
 TURNS, TURN = 3, 4
 MOST = Cost(1, TURNS * TURN + 1, TURNS)
@@ -152,7 +155,7 @@ def run(name: str, steps: int = 60, **settings_: object) -> tuple[Rail, list[Tra
     traces = []
     for number in range(1, steps + 1):
         traces += step(chosen, number, Budget(64))[2].traces
-    return chosen, [t for t in traces if Cell.parse(t.intervention.cell)]
+    return chosen, [t for t in traces if chosen.grid.parse(t.intervention.cell)]
 
 
 def test_rail_sweeps_then_goes_live_and_covers_all_cells() -> None:
@@ -169,13 +172,31 @@ def test_rail_sweeps_then_goes_live_and_covers_all_cells() -> None:
         if t.intervention.notes["mode"] == "live"
     )
     for trace in shadow:
-        cell = Cell.parse(trace.intervention.cell)
+        cell = GRID.parse(trace.intervention.cell)
         assert cell is not None and trace.intervention.count <= cell.branches
         step_up = cell.branches - ([0, *BRANCHES][BRANCHES.index(cell.branches)])
         assert trace.intervention.count <= step_up
         start, after = trace.intervention.notes["start"], trace.after
         gain = abs(start - 0.5) - abs(after - 0.5)
         assert chosen.label(trace) == pytest.approx(gain - 0.005 * cell.branches / 12)
+
+
+@pytest.mark.parametrize("name", sorted(GRIDS))
+def test_every_grid_is_swept_and_covered(name: str) -> None:
+    grid = GRIDS[name]
+    chosen = allocator({"name": "rail", "grid": name, "cap_step": 30})
+    assert isinstance(chosen, Rail)
+    traces = []
+    for number in range(1, 61):
+        traces += step(chosen, number, Budget(64), cap=20)[2].traces
+    mine = [t.intervention for t in traces if grid.parse(t.intervention.cell)]
+    assert {each.cell for each in mine} == {cell.name for cell in grid.cells}
+    laws = {(each.temperature, each.top_p) for each in mine}
+    assert laws == set(chosen.samplers()) and len(laws) == len(grid.regimes)
+    hottest = [grid.regime(mean / 20, 0.625, 0.375) for mean in range(20, -1, -1)]
+    assert list(dict.fromkeys(hottest)) == list(grid.regimes)
+    with pytest.raises(UserError):
+        allocator({"name": "rail_fixed", "grid": name, "cell": "5/MILD"})
 
 
 def test_the_controls_change_one_thing_each() -> None:
@@ -201,10 +222,12 @@ def test_the_controller_learns_what_can_be_learned_and_no_more() -> None:
         controller = Controller(3, 2, Learning(updates=10), 1)
         labels = stream.permutation(gains) if shuffled else gains
         for at in range(300):
-            controller.remember(rows[at], CELLS[pick[at]].code, float(labels[at]))
+            controller.remember(rows[at], GRID.code(CELLS[pick[at]]), float(labels[at]))
             if at % 10 == 9:
                 controller.learn()
-        found = [controller.predict(rows[n], [CELLS[pick[n]].code])[0] for n in range(300, 400)]
+        found = [
+            controller.predict(rows[n], [GRID.code(CELLS[pick[n]])])[0] for n in range(300, 400)
+        ]
         errors[shuffled] = float(np.corrcoef(found, gains[300:])[0, 1])
     assert errors[False] > 0.8 and abs(errors[True]) < 0.5
 
@@ -282,7 +305,8 @@ def test_rounding_keeps_every_mean(expected: list[float]) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        "nobody", {"name": "rail", "cell": "3/HOT"}, {"name": "rail", "half_life": 0.0},
+        "nobody", {"name": "rail", "cell": "3/HOT"}, {"name": "rail", "grid": "5x5"},
+        {"name": "rail", "half_life": 0.0},
         {"name": "arpo", "form": "x"}, {"name": "uniform", "colour": 1},
     ],
 )  # fmt: skip
@@ -305,6 +329,9 @@ def test_a_pool_without_rollouts_makes_no_nan(name: str) -> None:
 
 def test_the_papers_numbers() -> None:
     assert RailSettings().bar == pytest.approx(0.629, abs=5e-4)
-    assert [CELLS[0].code, CELLS[-1].code] == [(1 / 3, 1.0, 0.0, 0.0), (1.0, 0.0, 0.0, 1.0)]
+    assert [GRID.code(CELLS[0]), GRID.code(CELLS[-1])] == [
+        (1 / 3, 1.0, 0.0, 0.0),
+        (1.0, 0.0, 0.0, 1.0),
+    ]
     with pytest.raises(UserError):
         Budget(None)

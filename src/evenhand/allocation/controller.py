@@ -27,13 +27,16 @@ class Controller:
 
     Args:
         hidden_size, task_size: lengths of the two vectors before projection.
+        action: numbers of an action; of another grid they are not four.
     """
 
-    def __init__(self, hidden_size: int, task_size: int, learning: Learning, seed: int) -> None:
-        self.learning, self.seed = learning, seed
+    def __init__(
+        self, hidden_size: int, task_size: int, learning: Learning, seed: int, action: int = ACTION
+    ) -> None:
+        self.learning, self.seed, self.action = learning, seed, action
         self.sizes = (hidden_size, task_size)
         stream = keyed_stream(seed, "controller")
-        width = STATE + 2 * PROJECTED + ACTION
+        width = STATE + 2 * PROJECTED + action
         parts = [
             ("hidden", (hidden_size, PROJECTED), 1 / max(hidden_size, 1) ** 0.5),
             ("task", (task_size, PROJECTED), 1 / max(task_size, 1) ** 0.5),
@@ -102,7 +105,7 @@ class Controller:
         }
         hidden_size, task_size = self.sizes
         state, hidden, task, action = torch.split(
-            rows, [STATE, hidden_size, task_size, ACTION], dim=1
+            rows, [STATE, hidden_size, task_size, self.action], dim=1
         )
         x = torch.cat([state, hidden @ w["hidden"], task @ w["task"], action], dim=1)
         inner = F.gelu(x @ w["first"] + w["first_bias"])

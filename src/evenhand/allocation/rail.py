@@ -18,9 +18,6 @@ import numpy as np
 
 from evenhand.allocation.protocol import Allocator, Floats, Intervention, Pool, Trace, roots
 from evenhand.allocation.rail_grid import (
-    BRANCHES,
-    CELLS,
-    REGIMES,
     STATE,
     Anchor,
     Cell,
@@ -56,7 +53,7 @@ class Rail(Allocator):
     forks = True
 
     def __init__(self, settings: RailSettings) -> None:
-        self.settings = settings
+        self.settings, self.grid = settings, settings.actions
         self.promoted: int | None = None
         """The step at which it went live."""
         self._controller: Controller | None = None
@@ -107,16 +104,16 @@ class Rail(Allocator):
 
     def _sweep(self, place: _Place, anchor: Anchor) -> Intervention | None:
         """The next budget of the sweep, of which `tried` branches are there already."""
-        count = next((m for m in BRANCHES if m > place.tried), None)
+        count = next((m for m in self.grid.branches if m > place.tried), None)
         if count is None:
             return None
         stream = self._stream("sweep", place)
         cell = Cell(count, self._regime(place.pool.mean))
         if stream.random() < self.settings.coverage:
-            rare = min(self._seen[Cell(count, regime).name] for regime in REGIMES)
+            rare = min(self._seen[Cell(count, regime).name] for regime in self.grid.regimes)
             cell = next(
                 Cell(count, regime)
-                for regime in REGIMES
+                for regime in self.grid.regimes
                 if self._seen[Cell(count, regime).name] == rare
             )
         if place.start is None:
@@ -126,9 +123,7 @@ class Rail(Allocator):
     def _regime(self, mean: float | None) -> str:
         """By how easy the pool is."""
         mean = 0.5 if mean is None else mean
-        if mean >= self.settings.easy:
-            return "EXPLOIT"
-        return "AGGRESSIVE" if mean <= self.settings.hard else "MILD"
+        return self.grid.regime(mean, self.settings.easy, self.settings.hard)
 
     # -- live -----------------------------------------------------------------------------------
 
@@ -138,7 +133,7 @@ class Rail(Allocator):
             return None
         place.tried = -1  # decided, whatever comes
         pool, settings = place.pool, self.settings
-        cells = [cell for cell in CELLS if cell.branches <= pool.room]
+        cells = [cell for cell in self.grid.cells if cell.branches <= pool.room]
         if not cells:
             return None
         features = self._features(place, anchor)
@@ -153,11 +148,11 @@ class Rail(Allocator):
         if settings.cell == "random":
             chosen = cells[int(pick * len(cells))]
         elif settings.cell not in ("learned", "pool"):
-            fixed = Cell.parse(settings.cell)
+            fixed = self.grid.parse(settings.cell)
             assert fixed is not None
             chosen = fixed if fixed in cells else cells[best]
         elif explore < self._exploration(pool.step):
-            chosen = min(cells, key=lambda cell: (self._seen[cell.name], CELLS.index(cell)))
+            chosen = min(cells, key=lambda cell: (self._seen[cell.name], cells.index(cell)))
             act, mode = True, "explore"
         if not act:
             return None
@@ -218,11 +213,11 @@ class Rail(Allocator):
     def _predicted(self, features: Sequence[float], cells: Sequence[Cell]) -> list[float]:
         if self._controller is None:
             return [0.0] * len(cells)
-        return self._controller.predict(features, [cell.code for cell in cells])
+        return self._controller.predict(features, [self.grid.code(cell) for cell in cells])
 
     def label(self, trace: Trace) -> float:
         """What the controller learns: the gain of the branch, less its cost."""
-        cell = Cell.parse(trace.intervention.cell)
+        cell = self.grid.parse(trace.intervention.cell)
         start, after = trace.intervention.notes["start"], trace.after
         assert cell is not None
         if start is None or after is None:
@@ -231,12 +226,12 @@ class Rail(Allocator):
             gain = after * (1 - after) - start * (1 - start)
         else:
             gain = abs(start - 0.5) - abs(after - 0.5)
-        price = cell.branches / (max(BRANCHES) if self.settings.cost == "share" else 1)
+        price = cell.branches / (max(self.grid.branches) if self.settings.cost == "share" else 1)
         return float(gain - self.settings.price * price)
 
     def observe(self, trace: Trace) -> None:
         """Drop what did not help, count agreement, remember what is to be learned."""
-        cell = Cell.parse(trace.intervention.cell)
+        cell = self.grid.parse(trace.intervention.cell)
         if cell is None:
             return
         self._reach(trace.step)
@@ -256,14 +251,16 @@ class Rail(Allocator):
             from evenhand.allocation.controller import Controller
 
             hidden_size, task_size = asked.notes["sizes"]
-            self._controller = Controller(hidden_size, task_size, self.settings, self.settings.seed)
+            self._controller = Controller(
+                hidden_size, task_size, self.settings, self.settings.seed, len(self.grid.code(cell))
+            )
         assert len(asked.features) == STATE + sum(self._controller.sizes)
         if (
             self.settings.frozen_after == 0
             or self.promoted is None
             or (trace.step - self.promoted < self.settings.frozen_after)
         ):
-            self._controller.remember(asked.features, cell.code, self._taught(label))
+            self._controller.remember(asked.features, self.grid.code(cell), self._taught(label))
         if trace.pool in self._places and asked.notes["mode"] == "shadow":
             self._keep_or_drop(self._places[trace.pool], trace, cell)
         self._promote(trace.step)
@@ -293,7 +290,7 @@ class Rail(Allocator):
         settings = self.settings
         ready = (
             self._anchors_seen >= settings.least
-            and all(self._seen[cell.name] for cell in CELLS)
+            and all(self._seen[cell.name] for cell in self.grid.cells)
             and self._above >= settings.patience
         )
         if settings.promotion == "dynamic" and ready:
@@ -309,7 +306,7 @@ class Rail(Allocator):
         if self.promoted is None and step > self.settings.cap_step:
             self.promoted = self.settings.cap_step + 1
         if self.settings.act == "random" and self._states:
-            opened = [max(self._predicted(state, CELLS)) for state in self._states]
+            opened = [max(self._predicted(state, self.grid.cells)) for state in self._states]
             self._rate = float(np.mean([gain > self.settings.gate for gain in opened]))
 
     def _stream(self, what: str, place: _Place) -> np.random.Generator:
@@ -323,8 +320,8 @@ class Rail(Allocator):
         return sum(self._agreed) / len(self._agreed) if self._agreed else None
 
     def samplers(self) -> tuple[tuple[float | None, float], ...]:
-        """The three regimes'."""
-        return tuple(self.settings.sampler(regime) for regime in REGIMES)
+        """The regimes'."""
+        return tuple(self.settings.sampler(regime) for regime in self.grid.regimes)
 
     def told(self) -> dict[str, float]:
         """For the step's metrics. `r_`: Pearson's, over all traces so far, and the live ones."""

@@ -10,15 +10,13 @@ import numpy as np
 from evenhand.allocation.protocol import Pool
 from evenhand.records import Rollout
 
-REGIMES = ("EXPLOIT", "MILD", "AGGRESSIVE")
-BRANCHES = (4, 8, 12)
 STATE = 10
 """Numbers of `state_features`."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One of the nine branch actions."""
+    """A branch action: how many, and in which regime."""
 
     branches: int
     regime: str
@@ -28,18 +26,49 @@ class Cell:
         """Such as 8/MILD."""
         return f"{self.branches}/{self.regime}"
 
+
+@dataclass(frozen=True)
+class Grid:
+    """The branch actions that there are: every number of branches in every regime."""
+
+    branches: tuple[int, ...]
+    regimes: tuple[str, ...]
+    """Coldest first."""
+
     @property
-    def code(self) -> tuple[float, ...]:
-        """Its four numbers: branches over the grid's most, and which regime."""
-        return (self.branches / max(BRANCHES), *(float(self.regime == r) for r in REGIMES))
+    def cells(self) -> tuple[Cell, ...]:
+        """All, by branches and then by regime."""
+        return tuple(Cell(m, regime) for m in self.branches for regime in self.regimes)
 
-    @classmethod
-    def parse(cls, text: str) -> Cell | None:
+    def parse(self, text: str) -> Cell | None:
         """The cell of a name; None for anything else."""
-        return next((cell for cell in CELLS if cell.name == text), None)
+        return next((cell for cell in self.cells if cell.name == text), None)
+
+    def code(self, cell: Cell) -> tuple[float, ...]:
+        """What the controller reads: branches over the grid's most, and which regime."""
+        regime = (float(cell.regime == each) for each in self.regimes)
+        return (cell.branches / max(self.branches), *regime)
+
+    def regime(self, mean: float, easy: float, hard: float) -> str:
+        """By how easy a pool is: the coldest from `easy` on, the hottest up to `hard`, and between
+        them what lies between; of two such, or where there is none, by the side of one half."""
+        if mean >= easy:
+            return self.regimes[0]
+        if mean <= hard:
+            return self.regimes[-1]
+        between = self.regimes[1:-1] or self.regimes
+        return between[0] if mean >= 0.5 else between[-1]
 
 
-CELLS = tuple(Cell(branches, regime) for branches in BRANCHES for regime in REGIMES)
+GRIDS = {
+    "3x3": Grid((4, 8, 12), ("EXPLOIT", "MILD", "AGGRESSIVE")),
+    "2x2": Grid((4, 12), ("EXPLOIT", "AGGRESSIVE")),
+    "4x4": Grid((4, 8, 12, 16), ("EXPLOIT", "MILD", "WARM", "AGGRESSIVE")),
+    "1x3": Grid((8,), ("EXPLOIT", "MILD", "AGGRESSIVE")),
+    "3x1": Grid((4, 8, 12), ("EXPLOIT",)),
+}
+"""Branches by regimes: the paper's default, its two ablations (table 2), and no choice of one or of
+the other; which number or regime is left then is ours."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from evenhand.allocation.learning import Learning
-from evenhand.allocation.rail_grid import CELLS
+from evenhand.allocation.rail_grid import GRIDS, Grid
 from evenhand.errors import UserError
 
 
@@ -14,6 +14,9 @@ from evenhand.errors import UserError
 class RailSettings(Learning):
     """Printed by the paper unless it says `open`: then the default is ours."""
 
+    grid: str = "3x3"
+    """The branch actions, one of `rail_grid.GRIDS`: branches by regimes. The 16 branches of 4x4
+    need a `cap` of 20: the initial rollouts are beside them."""
     # -- the controls ---------------------------------------------------------------------------
     cell: str = "learned"
     """learned; random: uniform over the nine; pool: the shadow's rule for ever; or a fixed cell,
@@ -72,7 +75,9 @@ class RailSettings(Learning):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        known = ("learned", "random", "pool", *(cell.name for cell in CELLS))
+        if self.grid not in GRIDS:
+            raise UserError(f"rail: grid must be {', '.join(GRIDS)}, not {self.grid!r}")
+        known = ("learned", "random", "pool", *(cell.name for cell in self.actions.cells))
         for key, allowed in (
             ("cell", known),
             ("act", ("learned", "random")),
@@ -92,14 +97,23 @@ class RailSettings(Learning):
             raise UserError("rail: half-lives, kappa and learning_rate must be above 0")
 
     @property
+    def actions(self) -> Grid:
+        """The grid."""
+        return GRIDS[self.grid]
+
+    @property
     def bar(self) -> float:
         """Sign agreement two standard errors above chance: 0.629 for W = 60."""
         return 0.5 + 2 * math.sqrt(0.25 / self.window)
 
     def sampler(self, regime: str) -> tuple[float | None, float]:
-        """(temperature, top-p); None is the run's own temperature."""
+        """(temperature, top-p); None is the run's own temperature. WARM lies halfway."""
         return {
             "EXPLOIT": (None, self.exploit_top_p),
             "MILD": (self.mild, self.mild_top_p),
+            "WARM": (
+                (self.mild + self.aggressive) / 2,
+                (self.mild_top_p + self.aggressive_top_p) / 2,
+            ),
             "AGGRESSIVE": (self.aggressive, self.aggressive_top_p),
         }[regime]
