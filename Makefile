@@ -100,6 +100,7 @@ test: lint ## lint, then the tests (one thread a process)
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile
 
 test-verifiers: ## the tests of an engine that needs an environment of its own (.venv-verifiers)
+test-verl: ## the same for verl (.venv-verl; some minutes)
 
 # An engine whose pins exclude the others': constraints-NAME.txt is its whole environment.
 test-%: .venv-%/ready

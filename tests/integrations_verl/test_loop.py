@@ -1,0 +1,102 @@
+"""The loop in verl's real AgentLoopWorker: seats, draws, tools that know their rollout."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+pytest.importorskip("verl", reason="verl is not in this environment: run `make test-verl`")
+
+from verl import DataProto
+from verl.experimental.agent_loop import AgentLoopWorker
+
+from evenhand import environments
+from evenhand.draws import Sharing
+from evenhand.errors import UserError
+from evenhand.integrations.verl import rows
+from evenhand.noise import FaultSession, Noise
+from evenhand.records import read_jsonl
+from tests.integrations_verl.local import LocalClient, config
+
+SUITE = environments.suite("database")
+RATE, SEED, SIZE = 0.4, 3, 4
+SAID = f"{{tools: database, sharing: paired, seed: {SEED}, noise: {{tools: {{rate: {RATE}}}}}"
+
+
+def column(values):
+    made = np.empty(len(values), dtype=object)
+    made[:] = values
+    return made
+
+
+def batch(given, size=SIZE, **more):
+    """Rows as the V1 trainer hands them to `run`, here as columns."""
+    many = [(row, index) for row in given for index in range(size)]
+    names = [key for key in given[0] if key not in ("prompt",)]
+    columns = {key: column([row[key] for row, _ in many]) for key in names}
+    columns["raw_prompt"] = column([row["prompt"] for row, _ in many])
+    columns["uid"] = column([f"u{row['evenhand_group']}" for row, _ in many])
+    columns["session_id"] = column([index for _, index in many])
+    columns["global_steps"] = column([1] * len(many))
+    columns.update(more)
+    made = DataProto(
+        batch=None, non_tensor_batch={k: v for k, v in columns.items() if v is not None}
+    )
+    made.meta_info = {"global_steps": 1, "validate": False}
+    return made
+
+
+def sampled(folder, said, given, **more):
+    worker = AgentLoopWorker(config(folder, said), LocalClient())
+    return asyncio.run(worker.generate_sequences(batch(given, **more)))
+
+
+def kept(folder):
+    return [r for path in sorted(folder.glob("step_*/*.jsonl")) for r in read_jsonl(path)]
+
+
+def test_draws_at_each_event_are_those_of_the_own_trainer(tmp_path):
+    given = rows(SUITE, seed=SEED, steps=1, groups=2)
+    record = tmp_path / "record"
+    output = sampled(tmp_path, f"{SAID}, record: {record}}}", given)
+    rollouts = kept(record)
+    assert len(rollouts) == 2 * SIZE
+    tasks = {task.id: task for task in SUITE.tasks("train")}
+    noise, calls, faults = Noise.from_config({"tools": {"rate": RATE}}), 0, 0
+    for rollout in rollouts:
+        step, group = map(int, rollout.group_id.split("/"))
+        schedule = Sharing("paired").schedule(SEED, step, group, rollout.index)
+        assert (rollout.schedule, rollout.task_id) == (schedule.id, given[group]["task_id"])
+        session, world = FaultSession(noise, schedule), SUITE.make()
+        world.reset(tasks[rollout.task_id])
+        for turn in rollout.turns:
+            if turn.draw is None:
+                continue
+            result, draw = session.call(
+                world.tools[turn.call.tool],
+                world.resources(turn.call),
+                turn.call.arguments,
+                lambda stale, call=turn.call, world=world: world.call(call, stale=stale),
+                can_be_stale=world.can_be_stale,
+            )
+            assert (draw, result.text) == (turn.draw, turn.result.text)
+            calls, faults = calls + 1, faults + bool(draw.fault)
+    assert calls > 2 * SIZE and faults
+    # verl's own tensors hold what the record holds.
+    scores = output.batch["rm_scores"].sum(dim=1).tolist()
+    assert scores == pytest.approx([r.reward for r in rollouts])
+    assert output.batch["response_mask"].sum(dim=1).tolist() == [sum(r.mask) for r in rollouts]
+    for rollout in rollouts:
+        said = [t for t in rollout.turns if t.end > t.start]
+        assert sum(rollout.mask) == sum(t.end - t.start for t in said)
+
+
+def test_the_legacy_loop_is_refused_in_one_sentence(tmp_path):
+    given = rows(SUITE, seed=SEED, steps=1, groups=1)
+    with pytest.raises(UserError, match=r"legacy .* no session_id.*trainer\.use_v1=True"):
+        sampled(tmp_path, f"{SAID}}}", given, session_id=None)
+    for row in given:
+        del row["evenhand_group"]
+    bare = {"uid": column(["u"] * SIZE)}
+    with pytest.raises(UserError, match=r"no column evenhand_group.*with_groups"):
+        sampled(tmp_path, f"{SAID}}}", [{**row, "evenhand_group": None} for row in given], **bare)
