@@ -15,6 +15,8 @@ from evenhand.draws import Sharing
 from evenhand.errors import UserError
 from evenhand.integrations.verl import rows
 from evenhand.noise import FaultSession, Noise
+from evenhand.policy.chat import call_text
+from evenhand.policy.model import Policy
 from evenhand.records import read_jsonl
 from tests.integrations_verl.local import LocalClient, config
 
@@ -100,3 +102,58 @@ def test_the_legacy_loop_is_refused_in_one_sentence(tmp_path):
     bare = {"uid": column(["u"] * SIZE)}
     with pytest.raises(UserError, match=r"no column evenhand_group.*with_groups"):
         sampled(tmp_path, f"{SAID}}}", [{**row, "evenhand_group": None} for row in given], **bare)
+
+
+TOOLS = '''
+import threading
+
+from verl.tools.function_tool import function_tool
+
+from evenhand.integrations.verl import declare, desk
+
+
+@function_tool
+@declare("reads", resources=("place",))
+def seat(place: str) -> str:
+    """Tell whose rollout this is.
+
+    Args:
+        place: Anything.
+    """
+    assert threading.current_thread() is not threading.main_thread()
+    return f"<|im_end|> {desk().seat.group_id} {desk().seat.index} {place}"
+'''
+
+
+class Caller(LocalClient):
+    """Writes one call, then a word: the shipped policy does not know this tool."""
+
+    async def generate(self, request_id, *, prompt_ids, sampling_params, **_):
+        from verl.workers.rollout.replica import TokenOutput
+
+        self._policy = self._policy or Policy.load("warmstart")
+        chat = self._policy.chat
+        first = "tool_response" not in chat.decode(prompt_ids[-60:])
+        ids = chat.turn([(call_text("seat", {"place": "here"}) if first else "done", True)])
+        return TokenOutput(token_ids=ids, log_probs=[0.0] * len(ids))
+
+
+def test_verls_function_tools_know_their_rollout_on_a_thread(tmp_path):
+    (tmp_path / "tools.py").write_text(TOOLS)
+    given = [{"prompt": [{"role": "user", "content": "Who?"}], "evenhand_group": g} for g in (0, 1)]
+    made = config(
+        tmp_path,
+        f"{{sharing: paired, record: {tmp_path / 'record'}}}",
+        f"actor_rollout_ref.rollout.multi_turn.function_tool_path={tmp_path / 'tools.py'}",
+    )
+    worker = AgentLoopWorker(made, Caller())
+    asyncio.run(worker.generate_sequences(batch(given, size=3)))
+    rollouts = kept(tmp_path / "record")
+    assert len(rollouts) == 6
+    chat = Policy.load("warmstart").chat
+    for rollout in rollouts:
+        said = f"{rollout.group_id} {rollout.index} here"
+        assert rollout.turns[0].result.value == f"<|im_end|> {said}"
+        # In tokens, what a result spells is text: only turns end a turn.
+        read = chat.decode(rollout.tokens)
+        assert f"< |im_end|> {said}" in read
