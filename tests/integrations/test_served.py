@@ -113,6 +113,18 @@ def test_what_is_missing_is_refused_for_training_and_good_for_evaluation(policy,
         train(policy.model, rollouts)
 
 
+def test_a_reply_that_lacks_drawn_tokens_cannot_be_trained_on(policy):
+    """llama.cpp keeps back tokens that are no whole characters, and counts them all the same."""
+    served = Served(client("http://127.0.0.1:9/v1"), policy.chat, policy.context)
+    steps = [{"id": 5, "logprob": -0.5}, {"id": 6, "logprob": -0.5}]
+    choice = {"text": "x", "logprobs": {"content": steps}, "finish_reason": "length"}
+    for drawn, exact in ((2, True), (3, False)):
+        reply = served._read({"choices": [choice], "usage": {"completion_tokens": drawn}})
+        assert (reply.exact, bool(reply.logprobs)) == (exact, exact)
+    ended = {**choice, "finish_reason": "stop"}  # the end was drawn and not shown
+    assert served._read({"choices": [ended], "usage": {"completion_tokens": 3}}).exact
+
+
 def test_a_chat_server_is_evaluated_in_words(policy):
     suite = environments.suite("database")
     with serving(completions(policy)) as (url, bodies):

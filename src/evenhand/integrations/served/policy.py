@@ -135,6 +135,11 @@ class Served:
         if logprobs and not all(math.isfinite(p) and p <= 1e-3 for p in logprobs):
             raise ValueError("a log-probability that is none")
         end = self.chat.end_of_turn
+        drawn = (data.get("usage") or {}).get("completion_tokens")
+        back = end not in ids and choice.get("finish_reason") == "stop"
+        if type(drawn) is int and drawn > len(ids) + back:
+            # llama.cpp keeps back tokens that are no whole characters: what it shows was not drawn.
+            exact, logprobs = False, []
         if end in ids:  # what comes after the end of a turn is not the turn's
             ids = ids[: ids.index(end) + 1]
         elif exact and choice.get("finish_reason") == "stop":
