@@ -67,6 +67,7 @@ def test_draws_at_each_event_are_those_of_the_own_trainer(tmp_path):
     noise, calls, faults = Noise.from_config({"tools": {"rate": RATE}}), 0, 0
     for rollout in rollouts:
         step, group = map(int, rollout.group_id.split("/"))
+        assert step == given[group]["evenhand_step"]
         schedule = Sharing("paired").schedule(SEED, step, group, rollout.index)
         assert (rollout.schedule, rollout.task_id) == (schedule.id, given[group]["task_id"])
         session, world = FaultSession(noise, schedule), SUITE.make()
