@@ -42,7 +42,7 @@ def warmstart(
     out: Out,
     environments: Annotated[
         str,
-        typer.Option(help="Whose: database, tables, shop or bfcl-trading, with commas."),
+        typer.Option(help="Whose, with commas: any that has gold calls, such as tables, shop."),
     ] = "database",
     steps: Annotated[int | None, typer.Option(min=1, help="Steps; enough by default.")] = None,
 ) -> None:

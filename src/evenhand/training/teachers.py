@@ -44,11 +44,16 @@ def _gold(name: str) -> Teacher:
         for call in suite(name).gold(task) or ():
             act(call)
 
-    return Teacher(lambda pool, _: itertools.cycle(suite(name).tasks(pool)), demonstrate, faults=0)
+    return Teacher(lambda pool, _: itertools.cycle(_known(name, pool)), demonstrate, faults=0)
+
+
+def _known(name: str, pool: str) -> list[Task]:
+    """Tasks of a pool that have gold calls."""
+    held = suite(name)
+    return [task for task in held.tasks(pool) if held.gold(task)]
 
 
 TEACHERS: dict[str, Teacher] = {
-    "bfcl-trading": _gold("bfcl-trading"),
     "database": Teacher(
         database_tasks.generate,
         lambda task, rng, act: database_teacher.demonstrate(
@@ -66,13 +71,29 @@ TEACHERS: dict[str, Teacher] = {
 }
 
 
+"""Those that generate tasks, and demonstrate as a person would; see `teacher` for the others."""
+
+
+def teacher(name: str) -> Teacher:
+    """Of an environment: its own, or else one that plays the gold calls of its training tasks.
+
+    Raises UserError where neither is there, or says how to install what the environment needs.
+    """
+    suite(name)
+    if name in TEACHERS:
+        return TEACHERS[name]
+    if not _known(name, "train"):
+        raise UserError(
+            f"{name!r} has no scripted teacher and no gold calls: use {', '.join(TEACHERS)}, or"
+            " an environment that `evenhand environments gold` replays"
+        )
+    return _gold(name)
+
+
 def taught(environments: Sequence[str]) -> tuple[str, ...]:
-    """`environments` in a fixed order; UserError names one without a teacher, or says how to
-    install what one needs."""
+    """`environments` in a fixed order; UserError as `teacher` raises it."""
     for name in environments:
-        if name not in TEACHERS:
-            raise UserError(f"{name!r} has no scripted teacher: use {', '.join(TEACHERS)}")
-        suite(name)
+        teacher(name)
     return tuple(sorted(set(environments)))
 
 
@@ -86,12 +107,13 @@ def demonstrations(environments: Sequence[str]) -> Iterator[Demonstration]:
 
 
 def _stream(name: str) -> Iterator[Demonstration]:
-    for number, task in enumerate(TEACHERS[name].generate("train", "warmstart")):
-        yield task, _demonstrate(name, task, number)
+    found = teacher(name)
+    for number, task in enumerate(found.generate("train", "warmstart")):
+        yield task, _demonstrate(name, found, task, number)
 
 
-def _demonstrate(name: str, task: Task, number: int) -> list[tuple[Call, Result]]:
-    noise = Noise.from_config({"tools": {"rate": TEACHERS[name].faults if number % 2 else 0.0}})
+def _demonstrate(name: str, found: Teacher, task: Task, number: int) -> list[tuple[Call, Result]]:
+    noise = Noise.from_config({"tools": {"rate": found.faults if number % 2 else 0.0}})
     session = FaultSession(noise, Schedule(SEED, f"warmstart/{number}"))
     environment = suite(name).make()
     environment.reset(task)
@@ -110,6 +132,6 @@ def _demonstrate(name: str, task: Task, number: int) -> list[tuple[Call, Result]
         steps.append((call, result))
         return result
 
-    TEACHERS[name].demonstrate(task, keyed_stream(SEED, "teacher", number), act)
+    found.demonstrate(task, keyed_stream(SEED, "teacher", number), act)
     environment.close()
     return steps

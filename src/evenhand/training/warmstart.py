@@ -36,7 +36,7 @@ MAX_TOKENS = 320
 MAX_TOKENS_ON = 1024
 """As above, when the shipped policy is taught on: a visit or a dialogue is longer."""
 SETTINGS = SftSettings(steps=3000, batch=32, learning_rate=4e-3)
-SETTINGS_ON = SftSettings(steps=160, batch=12, learning_rate=2e-3, warmup=20)
+SETTINGS_ON = SftSettings(steps=500, batch=12, learning_rate=2e-3, warmup=20)
 CHECKPOINT_EVERY = 100
 SHAPE: dict[str, Any] = {
     "hidden_size": 160,
@@ -145,6 +145,8 @@ def make(
             policy = Policy.load("warmstart")
             lesson = ",".join(environments)
         optimise = optimiser(policy.model, settings)
+        if lesson:
+            lesson += f",{MAX_TOKENS_ON}"
         code = f"{settings}{SHAPE}{VOCABULARY}{SEED}{lesson}"
         code = hashlib.sha256(code.encode()).hexdigest()
         first = 0
