@@ -29,7 +29,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint study-paired study-reversal study-update study-rail study-rail-sensitivity study-rail-arms study-environments study-cacherl bench clean
+.PHONY: help setup run test lint study-paired study-reversal study-update study-rail study-rail-sensitivity study-rail-arms study-rail-grids study-environments study-cacherl bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -76,6 +76,12 @@ study-rail-arms: $(STAMP) ## the fixed cells and the longer shadow that study-ra
 	$(EVENHAND) study report runs/rail-arms-couriers
 	$(EVENHAND) study run studies/rail-arms-trails.yaml --out runs/rail-arms-trails
 	$(EVENHAND) study report runs/rail-arms-trails
+
+study-rail-grids: $(STAMP) ## RAIL without a choice of branches, with a 2x2 and a 4x4 grid (40 runs; eight minutes of one core)
+	test -d runs/policies/couriers || $(EVENHAND) policy tiny couriers --out runs/policies/couriers
+	test -d runs/policies/trails || $(EVENHAND) policy tiny trails --steps 300 --out runs/policies/trails
+	$(EVENHAND) study run studies/rail-grids.yaml --out runs/rail-grids
+	$(EVENHAND) study report runs/rail-grids
 
 study-update: $(STAMP) ## GRPO, Dr.GRPO, RLOO, batch std, MC-GRPO, SALT and its controls (an hour)
 	$(EVENHAND) study run studies/update.yaml --out runs/update
