@@ -1,6 +1,6 @@
 """Does the truncated importance correction take out the bias of a real, quantized sampler?
 
-    evenhand policy smollm2 runs/smol
+    evenhand policy smollm2 --out runs/smol
     python benchmarks/served_correction.py runs/smol --keep docs/results/served-correction
 
 llama.cpp samples sequences y from SmolLM2's 4-bit weights (law q); the trainer has the same weights
@@ -153,7 +153,7 @@ def main() -> None:
     parser.add_argument("--keep", type=Path)
     chosen = parser.parse_args()
     if not Path(chosen.folder).exists():
-        print(f"{chosen.folder} is not there: evenhand policy smollm2 {chosen.folder}")
+        print(f"{chosen.folder} is not there: evenhand policy smollm2 --out {chosen.folder}")
         return
     torch.set_num_threads(1)
     made = rows(chosen.folder, chosen.sequences, chosen.tokens)

