@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenhand.allocation import Pool
 from evenhand.draws import Schedule
 from evenhand.environments import Suite, suite
 from evenhand.errors import UserError
@@ -23,6 +24,7 @@ from evenhand.policy.model import Policy
 from evenhand.records import Call, Result, Rollout, Task
 from evenhand.rollout.collect import Caches, Fork, Limits, Request, Sampling, collect
 from evenhand.training.features import Features
+from evenhand.training.spending import drawn_from
 
 from ..policy.tiny import plain_logits
 from .toy import Scripted, Toy, ToySuite, call, requests
@@ -119,6 +121,27 @@ def test_a_fork_with_its_parents_key_is_its_parent(place: tuple[int, int], kept:
             np.testing.assert_allclose(mine[i], theirs[i], atol=1e-4)
     whole = len(parent.tokens) - 1
     assert computed == (whole - at + 1 if kept else whole)
+
+
+@given(places())
+@settings(max_examples=4, deadline=None)
+def test_states_before_a_fork_are_the_parents(place: tuple[int, int]) -> None:
+    """What an allocator reads at a branch's token, own or inherited, equals a recomputation."""
+    number, at = place
+    _, rollouts, caches = pool()
+    parent = rollouts[number]
+    found, _ = branch(number, at, caches=caches, sampling_key=("own", number, at))
+    kept = replace(caches, states={**caches.states})
+    kept.states[found.group_id, 1] = caches.states[found.group_id, 7]
+    family = [replace(parent, index=0), replace(found, index=1, parent=0)]
+    kept.states[found.group_id, 0] = caches.states[parent.group_id, parent.index]
+    held = Pool("0/0", 1, parent.task_id, 2, 2, 8, 1.0, rollouts=family)
+    recomputed = Features(policy())
+    drawn = [i for i, sampled in enumerate(found.mask) if sampled]
+    for i in {drawn[0], max(j for j in drawn if j <= at), at, drawn[-1]}:
+        np.testing.assert_allclose(
+            drawn_from(held, kept, 1, i), recomputed.hidden(found, i), atol=1e-4
+        )
 
 
 @given(places(), st.integers(0, 99))

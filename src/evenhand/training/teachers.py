@@ -69,8 +69,6 @@ TEACHERS: dict[str, Teacher] = {
         lambda task, rng, act: tables_teacher.demonstrate(task, Habits(), rng, act),
     ),
 }
-
-
 """Those that generate tasks, and demonstrate as a person would; see `teacher` for the others."""
 
 
