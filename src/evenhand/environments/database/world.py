@@ -1,9 +1,7 @@
-"""One episode's guarded copy of a database: what SQL may do, and a hash of what it did.
+"""One episode's guarded copy of a database: what a statement did, and a hash of it.
 
-The copy lives in memory; the guard is SQLite's own authorizer, asked while a statement is
-compiled, so there is no SQL parsing here. No file can be reached: nothing is attached, no pragma,
-no extension, no virtual table. Work is bounded by virtual-machine instructions, not seconds, so
-that the same statement is refused on every machine alike.
+Work is bounded by virtual-machine instructions, not seconds, so that the same statement is refused
+on every machine alike.
 """
 
 from __future__ import annotations
@@ -11,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from evenhand.environments.database import sources
+from evenhand.environments.database.compiler import touches
+from evenhand.environments.database.guard import Guard, connect
 from evenhand.environments.database.sources import LOG
 
 MAX_INSTRUCTIONS = 3_000_000
@@ -24,23 +23,6 @@ MAX_ROWS = 20
 """Rows in one page; the rest is read with `offset`."""
 MAX_FETCHED = 2_000
 _STEP = 1_000
-_FUNCTIONS = frozenset(
-    re.split(
-        r"\s+",
-        "count sum total avg min max group_concat abs round lower upper length substr trim ltrim"
-        " rtrim instr like glob coalesce ifnull nullif iif",
-    )
-)
-_LIMITS = {
-    sqlite3.SQLITE_LIMIT_LENGTH: 100_000,
-    sqlite3.SQLITE_LIMIT_SQL_LENGTH: 4_000,
-    sqlite3.SQLITE_LIMIT_COLUMN: 64,
-    sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 50,
-    sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 8,
-    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
-    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
-    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
-}
 
 
 class Refused(Exception):
@@ -66,12 +48,10 @@ class World:
     def __init__(self, database: str, data: bytes | None = None) -> None:
         self.database = database
         self.tables = sources.tables(database)
-        self._connection = _guarded(data if data is not None else sources.image(database))
-        self._connection.set_authorizer(self._authorize)
+        self._connection = connect(data if data is not None else sources.image(database))
+        self._guard = Guard(self.tables)
+        self._connection.set_authorizer(self._guard)
         self._before_write: bytes | None = None
-        self._writing = False
-        self._touched: set[str] = set()
-        self._denied = ""
 
     @property
     def written(self) -> bool:
@@ -80,16 +60,7 @@ class World:
 
     def touches(self, sql: str) -> tuple[str, ...]:
         """The tables that a statement reads or writes, sorted; () when it does not compile."""
-        if LOG in sql.lower():
-            return ()
-        self._touched, self._writing = set(), True
-        try:
-            self._connection.execute("EXPLAIN " + sql).close()
-        except (sqlite3.Error, sqlite3.Warning, ValueError):
-            return ()
-        finally:
-            self._writing = False
-        return tuple(sorted(self._touched))
+        return touches(self.database, sql)
 
     def read(self, sql: str, offset: int = 0, *, stale: bool = False) -> Page:
         """Run one SELECT; `stale` reads the state before the last write. Raises Refused."""
@@ -107,12 +78,12 @@ class World:
     def write(self, sql: str) -> int:
         """Run one INSERT, UPDATE or DELETE; returns the number of changed rows. Raises Refused."""
         before = self._connection.serialize()
-        self._writing = True
+        self._guard.writing = True
         start = self._changes()
         try:
             rows = self._run(sql, MAX_FETCHED)
         finally:
-            self._writing = False
+            self._guard.writing = False
         changed = self._changes() - start
         if rows and not changed:
             raise Refused("BAD_SQL", "write changes rows and returns none: use query to read")
@@ -149,7 +120,7 @@ class World:
         self._connection.close()
 
     def _run(self, sql: str, limit: int) -> list[tuple[object, ...]]:
-        self._denied = ""
+        self._guard.denied = ""
         if LOG in sql.lower():
             raise Refused("NOT_ALLOWED", f"table {LOG} may not be read")
         left = MAX_INSTRUCTIONS // _STEP
@@ -166,39 +137,13 @@ class World:
             cursor.close()
             return rows
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-            if self._denied:
-                raise Refused("NOT_ALLOWED", self._denied) from error
+            if self._guard.denied:
+                raise Refused("NOT_ALLOWED", self._guard.denied) from error
             if left < 0:
                 raise Refused("TOO_SLOW", "the statement reads too much: narrow it") from error
             raise Refused("BAD_SQL", str(error)) from error
         finally:
             self._connection.set_progress_handler(None, 0)
-
-    def _authorize(
-        self, action: int, one: str | None, two: str | None, _db: str | None, inner: str | None
-    ) -> int:
-        if inner is not None and inner.startswith(LOG):
-            return sqlite3.SQLITE_OK
-        if action == sqlite3.SQLITE_SELECT:
-            return sqlite3.SQLITE_OK
-        if action == sqlite3.SQLITE_FUNCTION and (two or "").lower() in _FUNCTIONS:
-            return sqlite3.SQLITE_OK
-        if action == sqlite3.SQLITE_READ:
-            if one in self.tables:
-                self._touched.add(one)
-                return sqlite3.SQLITE_OK
-            self._denied = f"table {one} may not be read"
-        elif action in (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE):
-            if self._writing and one in self.tables:
-                self._touched.add(one)
-                return sqlite3.SQLITE_OK
-            unknown = f"table {one} may not be written"
-            self._denied = unknown if self._writing else "query only reads: use write"
-        elif action == sqlite3.SQLITE_FUNCTION:
-            self._denied = f"function {two} is not available"
-        else:
-            self._denied = "only SELECT, INSERT, UPDATE and DELETE on the tables are available"
-        return sqlite3.SQLITE_DENY
 
     def _changes(self) -> int:
         """Rows changed so far by the policy's statements; SQLite also counts the log's own rows."""
@@ -215,7 +160,7 @@ class World:
         try:
             yield self._connection
         finally:
-            self._connection.set_authorizer(self._authorize)
+            self._connection.set_authorizer(self._guard)
 
 
 def _plain(value: object) -> object:
@@ -225,15 +170,3 @@ def _plain(value: object) -> object:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
-
-
-def _guarded(data: bytes) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        ":memory:", check_same_thread=False, isolation_level=None, cached_statements=0
-    )
-    connection.deserialize(data)
-    # Without this INSERT OR REPLACE would delete rows behind the change log's back.
-    connection.execute("PRAGMA recursive_triggers = ON")
-    for limit, value in _LIMITS.items():
-        connection.setlimit(limit, value)
-    return connection
