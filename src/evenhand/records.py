@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -176,11 +176,11 @@ class Rollout:
         return self.failure is not None
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dictionary; `from_json` restores an equal rollout."""
-        # Not `asdict` of the whole: it would copy thousands of tokens one by one.
+        """A plain dictionary; `from_json` restores an equal rollout. It shares what calls and
+        results hold with the record: copies of every token and argument took most of the time."""
         data = {field.name: getattr(self, field.name) for field in fields(self)}
         copied = {key: list(value) for key, value in data.items() if isinstance(value, list)}
-        return {**data, **copied, "turns": [asdict(turn) for turn in self.turns]}
+        return {**data, **copied, "turns": [_plain_turn(turn) for turn in self.turns]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], where: str = "record") -> Rollout:
@@ -249,9 +249,20 @@ def _readable(value: object) -> str:
     return json.dumps(value, ensure_ascii=False).encode(errors="replace").decode()
 
 
+_PARTS = (("call", Call), ("result", Result), ("draw", Draw))
+
+
+def _plain_turn(turn: Turn) -> dict[str, Any]:
+    values = dict(vars(turn))
+    for name, _ in _PARTS:
+        if values[name] is not None:
+            values[name] = dict(vars(values[name]))
+    return values
+
+
 def _turn(data: Mapping[str, Any]) -> Turn:
     values = dict(data)
-    for name, kind in (("call", Call), ("result", Result), ("draw", Draw)):
+    for name, kind in _PARTS:
         if values.get(name) is not None:
             values[name] = kind(**values[name])
     return Turn(**values)
