@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from evenhand.environments import suite
+from evenhand.environments.demonstrators import DEMONSTRATORS
 from evenhand.errors import UserError
 from evenhand.policy.model import Policy
 from evenhand.training import teachers, warmstart
@@ -18,7 +19,7 @@ from evenhand.training.sft import SftSettings
 @pytest.mark.parametrize(
     ("name", "count"),
     [
-        *((name, 24) for name in teachers.TEACHERS),
+        *((name, 24) for name in DEMONSTRATORS),
         *((name, 6) for name in ("bfcl-trading", "shell", "sql", "tau2-mock")),
     ],
 )
@@ -39,7 +40,7 @@ def test_demonstrations_are_reproducible_legal_and_of_the_train_pool(name: str, 
         else:
             right += environment.grade() == 1.0
         environment.close()
-    assert right == count if name not in teachers.TEACHERS else right >= 5
+    assert right == count if name not in DEMONSTRATORS else right >= 5
 
 
 def test_tokens_of_a_dialogue_hold_the_users_next_words_and_the_plain_turns() -> None:

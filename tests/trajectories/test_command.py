@@ -127,7 +127,7 @@ def test_gold_and_teachers_are_graded_by_the_environment(tmp_path):
     # The demonstrator's habits leave room for learning; what equals gold is a duplicate.
     assert 5 < len(hurried) < 25 and 0 < sum(each.reward for each in hurried) < len(hurried)
     assert "validate" not in validate_command([str(out)])[0]
-    with pytest.raises(UserError, match="couriers: only database"):
+    with pytest.raises(UserError, match="couriers: only bfcl-broker, database"):
         import_command(["careful:couriers/train"], out)
 
 

@@ -36,6 +36,7 @@ _BFCL = (
 )
 REGISTRY: dict[str, Entry] = {
     "bfcl": Entry(".bfcl:BfclSuite", *_BFCL),
+    "bfcl-broker": Entry(".bfcl.broker:BrokerSuite", *_BFCL),
     "bfcl-trading": Entry(".bfcl:trading", *_BFCL),
     "couriers": Entry(".couriers:CourierSuite"),
     "database": Entry(

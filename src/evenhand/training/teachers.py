@@ -10,13 +10,8 @@ import numpy as np
 
 from evenhand.draws import Schedule, keyed_stream
 from evenhand.environments import suite
-from evenhand.environments.database import tasks as database_tasks
-from evenhand.environments.database import teacher as database_teacher
-from evenhand.environments.parts import Act, Habits
-from evenhand.environments.shop import tasks as shop_tasks
-from evenhand.environments.shop import teacher as shop_teacher
-from evenhand.environments.tables import tasks as tables_tasks
-from evenhand.environments.tables import teacher as tables_teacher
+from evenhand.environments.demonstrators import DEMONSTRATORS
+from evenhand.environments.parts import Act
 from evenhand.errors import UserError
 from evenhand.noise import FaultSession, Noise
 from evenhand.records import Call, Result, Task
@@ -53,37 +48,18 @@ def _known(name: str, pool: str) -> list[Task]:
     return [task for task in held.tasks(pool) if held.gold(task)]
 
 
-TEACHERS: dict[str, Teacher] = {
-    "database": Teacher(
-        database_tasks.generate,
-        lambda task, rng, act: database_teacher.demonstrate(
-            task, database_teacher.Habits(), rng, act
-        ),
-    ),
-    "shop": Teacher(
-        shop_tasks.generate,
-        lambda task, rng, act: shop_teacher.demonstrate(task, Habits(), rng, act),
-    ),
-    "tables": Teacher(
-        tables_tasks.generate,
-        lambda task, rng, act: tables_teacher.demonstrate(task, Habits(), rng, act),
-    ),
-}
-"""Those that generate tasks, and demonstrate as a person would; see `teacher` for the others."""
-
-
 def teacher(name: str) -> Teacher:
     """Of an environment: its own, or else one that plays the gold calls of its training tasks.
 
     Raises UserError where neither is there, or says how to install what the environment needs.
     """
     suite(name)
-    if name in TEACHERS:
-        return TEACHERS[name]
+    if name in DEMONSTRATORS:
+        return Teacher(DEMONSTRATORS[name].generate, DEMONSTRATORS[name].hurried)
     if not _known(name, "train"):
         raise UserError(
-            f"{name!r} has no scripted teacher and no gold calls: use {', '.join(TEACHERS)}, or"
-            " an environment that `evenhand environments gold` replays"
+            f"{name!r} has no scripted teacher and no gold calls: use {', '.join(DEMONSTRATORS)},"
+            " or an environment that `evenhand environments gold` replays"
         )
     return _gold(name)
 

@@ -10,6 +10,7 @@ from typing import Any
 from evenhand.draws import keyed_stream
 from evenhand.environments import POOLS, Suite, suite
 from evenhand.environments.base import Environment
+from evenhand.environments.demonstrators import DEMONSTRATORS, Play
 from evenhand.errors import UserError
 from evenhand.records import Call, Result, Rollout, Task
 from evenhand.tools import Tool
@@ -29,9 +30,9 @@ def asked(call: Call) -> Asked:
 def acted(source: str, *, limit: int | None = None) -> Iterator[Trajectory]:
     """Run a source `ACTOR:ENVIRONMENT[/POOL]` and record it, on a clean environment.
 
-    `gold`: the calls that the suite says are right. `careful` and `hurried`: the demonstrator of
-    `database`, without and with its habits. Yields at most `limit` trajectories, graded. UserError
-    for an unknown actor, environment or pool, or for one that has no such actor.
+    `gold`: the calls that the suite says are right. `careful` and `hurried`: the environment's
+    demonstrator, without and with its habits. Yields at most `limit` trajectories, graded.
+    UserError for an unknown actor, environment or pool, or for one that has no such actor.
     """
     actor, _, place = source.partition(":")
     name, _, pool = place.partition("/")
@@ -124,12 +125,12 @@ def _play(actor: str, held: Suite, task: Task, number: int) -> Callable[[Act], N
                 act(call)
 
         return gold
-    if held.name != "database":
-        raise UserError(f"{actor}:{held.name}: only database has this demonstrator; use gold")
-    from evenhand.environments.database.teacher import CAREFUL, Habits, demonstrate
-
-    habits = CAREFUL if actor == "careful" else Habits()
-    return lambda act: demonstrate(task, habits, keyed_stream(0, actor, number), act)
+    if held.name not in DEMONSTRATORS:
+        raise UserError(
+            f"{actor}:{held.name}: only {', '.join(DEMONSTRATORS)} have a demonstrator; use gold"
+        )
+    play: Play = getattr(DEMONSTRATORS[held.name], actor)
+    return lambda act: play(task, keyed_stream(0, actor, number), act)
 
 
 def recorded(

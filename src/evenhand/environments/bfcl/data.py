@@ -15,7 +15,7 @@ from typing import Any
 from evenhand.environments.bfcl.effects import LATENCY, effect_of
 from evenhand.environments.parts import respond
 from evenhand.errors import EvenhandError
-from evenhand.records import Call
+from evenhand.records import Call, Task
 from evenhand.tools import Tool
 
 CATEGORIES = ("base", "long_context", "miss_func", "miss_param")
@@ -46,6 +46,9 @@ class Entry:
     """Functions that are held back until the turn."""
     gold: tuple[tuple[str, ...], ...]
     """Calls of each turn, as the package writes them. They are parsed, never run as text."""
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
     @property
     def long_context(self) -> bool:
@@ -87,6 +90,23 @@ def entries() -> Mapping[str, Entry]:
                 tuple(tuple(turn) for turn in answers[each["id"]]),
             )
     return made
+
+
+def entry(task: Task) -> Entry:
+    """A task's dialogue: one of the package's by id, or the one that the task's data spells out."""
+    held = task.data
+    if "id" in held:
+        return entries()[held["id"]]
+    return Entry(
+        task.id,
+        "base",
+        0,
+        tuple(held["questions"]),
+        held["config"],
+        tuple(held["classes"]),
+        {},
+        tuple(tuple(turn) for turn in held["gold"]),
+    )
 
 
 @functools.cache

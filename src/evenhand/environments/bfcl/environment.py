@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenhand.environments.bfcl.data import Entry, class_of, docs, entries, parsed, tools
+from evenhand.environments.bfcl.data import Entry, class_of, docs, entry, parsed, tools
 from evenhand.environments.bfcl.world import World, result
 from evenhand.environments.digest import digest
 from evenhand.records import Call, Result, Task
@@ -34,12 +34,12 @@ class BfclEnvironment:
 
     def reset(self, task: Task) -> None:
         """Own instances of the classes that the dialogue involves."""
-        self._entry = entry = entries()[task.data["id"]]
-        self._world, self._past = World(entry), None
+        self._entry = held = entry(task)
+        self._world, self._past = World(held), None
         self._turn = 0
         self._misled: str | None = None
         self.record = []
-        self._tools = offered(entry, len(entry.questions))
+        self._tools = offered(held, len(held.questions))
 
     _world: World
     _past: World | None
@@ -155,9 +155,8 @@ def offered(entry: Entry, turn: int) -> Mapping[str, Tool]:
 
 
 @functools.lru_cache(maxsize=128)
-def gold_turns(entry_id: str) -> tuple[Turn, ...]:
+def gold_turns(entry: Entry) -> tuple[Turn, ...]:
     """Results and states of the gold calls, turn by turn."""
-    entry = entries()[entry_id]
     world, turns = World(entry), []
     for calls in entry.gold:
         said = tuple(world.call(parsed(text)) for text in calls)
@@ -175,7 +174,7 @@ def _misled(entry: Entry, turn: int, world: World) -> str | None:
     """What the state checker says against a turn that ends."""
     from bfcl_eval.eval_checker.multi_turn_eval import multi_turn_checker as checker
 
-    right = gold_turns(entry.id)[turn]
+    right = gold_turns(entry)[turn]
     if not right.said:
         return None
     verdict = checker.state_checker(world.instances, dict(right.instances))
@@ -192,7 +191,7 @@ def _misheard(entry: Entry, record: Sequence[tuple[Call, Result]]) -> str | None
         if call.tool != "respond":
             said.append(told.text)
             continue
-        right = [result(text).text for text in gold_turns(entry.id)[turn].said]
+        right = [result(text).text for text in gold_turns(entry)[turn].said]
         if right and len(said) == before:
             return f"no call in turn {turn}"
         verdict = checker.response_checker(list(said), right, turn)

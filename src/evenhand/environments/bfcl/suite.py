@@ -11,16 +11,19 @@ from evenhand.environments.bfcl.environment import BfclEnvironment, offered
 from evenhand.records import Call, Task
 from evenhand.tools import Tool
 
+LICENCE = "Apache-2.0 (bfcl-eval)"
+ARRIVES = (
+    "pip install 'evenhand[bfcl]' && pip install --no-deps bfcl-eval==2026.3.23"
+    " (its own requirements pin old versions and are not used)"
+)
+
 
 class BfclSuite:
     """All dialogues, or those that involve no classes but `classes`."""
 
     name = "bfcl"
-    licence = "Apache-2.0 (bfcl-eval)"
-    arrives = (
-        "pip install 'evenhand[bfcl]' && pip install --no-deps bfcl-eval==2026.3.23"
-        " (its own requirements pin old versions and are not used)"
-    )
+    licence = LICENCE
+    arrives = ARRIVES
 
     def __init__(self, classes: Collection[str] = ()) -> None:
         self.classes = frozenset(classes)
@@ -35,8 +38,7 @@ class BfclSuite:
         held = _tasks(known_pool(self.name, pool))
         if not self.classes:
             return held
-        entries = data.entries()
-        return [t for t in held if self.classes.issuperset(entries[t.data["id"]].classes)]
+        return [t for t in held if self.classes.issuperset(data.entry(t).classes)]
 
     def make(self) -> BfclEnvironment:
         """A new, unreset environment."""
@@ -44,7 +46,7 @@ class BfclSuite:
 
     def gold(self, task: Task) -> Sequence[Call]:
         """The package's possible answer; each turn is ended by plain words."""
-        return data.gold(data.entries()[task.data["id"]])
+        return data.gold(data.entry(task))
 
 
 @functools.cache
