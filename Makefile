@@ -29,7 +29,7 @@ export PIP_NO_CACHE_DIR := 1
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint study-paired study-reversal study-update study-rail study-rail-sensitivity study-rail-arms study-rail-grids study-environments study-cacherl bench clean
+.PHONY: help setup run test lint study-paired study-reversal study-update study-rail study-rail-sensitivity study-rail-arms study-rail-grids study-environments study-cacherl study-cacherl-bfcl bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -95,6 +95,11 @@ study-environments: $(STAMP) ## success on tables before and after a short train
 study-cacherl: $(STAMP) ## the recipe in turns on `database`, eight arms, three seeds (1.4 hours of one core)
 	$(EVENHAND) recipe run recipes/cacherl.yaml --out runs/cacherl
 	$(PY) -m evenhand.report.recipe runs/cacherl
+
+study-cacherl-bfcl: $(STAMP) ## the same on BFCL's broker, after a warm start of three minutes (MINUTES of one core)
+	test -d runs/policies/bfcl-broker || $(EVENHAND) warmstart --environments bfcl-broker --steps 400 --out runs/policies/bfcl-broker
+	$(EVENHAND) recipe run recipes/cacherl-bfcl.yaml --out runs/cacherl-bfcl
+	$(PY) -m evenhand.report.recipe runs/cacherl-bfcl
 
 lint: $(STAMP) ## ruff, mypy --strict and the floors
 	$(VENV)/bin/ruff check .
