@@ -11,7 +11,7 @@ from typing import Any
 from evenhand.environments import suite
 from evenhand.errors import RecordError, UserError
 from evenhand.records import read_parquet
-from evenhand.trajectories import formats
+from evenhand.trajectories import formats, tooltalk
 from evenhand.trajectories.bad import Ledger, Problem, objects
 from evenhand.trajectories.check import check
 from evenhand.trajectories.record import Trajectory, tool_of
@@ -40,8 +40,9 @@ def load(
 ) -> Iterator[Trajectory]:
     """Trajectories of all sources, checked, each once. `loaded` is filled as they come.
 
-    A source is a JSONL file, a Parquet file of rollouts, or `ACTOR:ENVIRONMENT/POOL`. Bad lines go
-    to the ledger, which raises RecordError for the first unless they are to be skipped.
+    A source is a JSONL file, a Parquet file of rollouts, `ACTOR:ENVIRONMENT/POOL`, or one of
+    `tooltalk.SOURCES`. Bad lines go to the ledger, which raises RecordError for the first unless
+    they are to be skipped.
     """
     if format not in formats.FORMATS:
         raise UserError(f"format {format!r} is not one of {', '.join(formats.FORMATS)}")
@@ -85,6 +86,10 @@ def _items(
     if source.partition(":")[0] in ACTORS:
         for number, trajectory in enumerate(acted(source, limit=limit), start=1):
             yield number, ("acted", trajectory)
+        return
+    if source in tooltalk.SOURCES:
+        for number, each in enumerate(tooltalk.conversations(source, limit), start=1):
+            yield number, each if isinstance(each, Problem) else ("tooltalk", each)
         return
     path = Path(source)
     if path.suffix == ".parquet":
