@@ -110,12 +110,13 @@ lint: $(STAMP) ## ruff, mypy --strict and the floors
 test: lint ## lint, then the tests (one thread a process)
 	$(PY) -m pytest -n $(WORKERS) --dist loadfile
 
-test-verifiers: ## the tests of an engine that needs an environment of its own (.venv-verifiers)
+test-textworld: ## the tests of an environment that needs a Python environment of its own (.venv-textworld)
+test-verifiers: ## the same for the engine verifiers (.venv-verifiers)
 test-verl: ## the same for verl (.venv-verl; some minutes)
 
-# An engine whose pins exclude the others': constraints-NAME.txt is its whole environment.
+# What cannot be installed beside the rest: constraints-NAME.txt is its whole environment.
 test-%: .venv-%/ready
-	.venv-$*/bin/python -m pytest tests/integrations_$*
+	.venv-$*/bin/python -m pytest tests/*_$*
 
 .PRECIOUS: .venv-%/ready
 .venv-%/ready: constraints-%.txt pyproject.toml

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-VERL = importlib.util.find_spec("verl") is not None
+ELSEWHERE = {"textworld.md": "textworld", "verl.md": "verl"}
+"""Pages whose blocks need what an environment of its own has: `make test-NAME` runs them there."""
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"!?\[[^\]]*\]\((?!https?:|mailto:|#)([^)#\s]+)[^)]*\)")
@@ -26,8 +27,9 @@ def blocks():
 
 @pytest.mark.parametrize(("page", "line", "code"), list(blocks()))
 def test_block_runs(page, line, code, tmp_path):
-    if page.name == "verl.md" and not VERL:
-        pytest.skip("verl is not in this environment: run `make test-verl`")
+    needed = ELSEWHERE.get(page.name)
+    if needed and importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{needed} is not in this environment: run `make test-{needed}`")
     # Padded with blank lines, so that a traceback names the line of the page.
     script = tmp_path / page.name
     script.write_text("\n" * line + code, encoding="utf-8")

@@ -57,6 +57,9 @@ REGISTRY: dict[str, Entry] = {
     "tau2-mock": Entry(".tau2:mock", *_TAU2),
     "tau2-retail": Entry(".tau2:retail", *_TAU2),
     "tau2-telecom": Entry(".tau2:telecom", *_TAU2),
+    "textworld": Entry(
+        ".textworld:TextworldSuite", ("textworld", "jericho"), "pip install 'evenhand[textworld]'"
+    ),
     "trails": Entry(".trails:TrailSuite"),
 }
 
