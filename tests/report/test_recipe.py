@@ -81,3 +81,16 @@ def test_a_recipe_whose_shares_fall_does_not_drift(folder):
     arms["main"]["0"][GRPO]["steps"].reverse()  # both seeds are one record
     (path / "results.json").write_text(json.dumps(arms))
     assert "raises its reward: **not shown**" in tell(path)
+
+
+def test_what_loses_is_said_to_lose_and_what_was_not_run_is_said(folder):
+    path, arms = folder
+    arms["sft_alone"] = arm("alone", (1, 1, 0, 0), (1, 1, 1, 1), (1, 1, 1, 1), (0.5,) * 6)
+    del arms["no_tier_reward"]
+    tasks = arms["sft_alone"]["0"]["turn 2 sft: success"]["by_task"]
+    for seed in arms["main"]:
+        arms["main"][seed][f"{GRPO}: success"]["by_task"] = dict.fromkeys(tasks, 0.0)
+    (path / "results.json").write_text(json.dumps(arms))
+    page = tell(path)
+    assert "beyond equal compute: **no, the reverse**, -100.0 points" in page
+    assert "raises its reward: not run, for it needs no_tier_reward." in page

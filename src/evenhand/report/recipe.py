@@ -157,20 +157,23 @@ def _rules(arms: Arms) -> Iterator[str]:
         if found is None:
             yield f"- {told}: not run."
             continue
-        passed = found.interval.low > 0 and min(found.seeds) > 0
+        verdict = "not shown"
+        if found.interval.low > 0 and min(found.seeds) > 0:
+            verdict = "yes"
+        elif found.interval.high < 0 and max(found.seeds) < 0:
+            verdict = "no, the reverse"
         estimate, interval, each = found.points()
-        yield (
-            f"- {told}: **{'yes' if passed else 'not shown'}**, {estimate} points (95 % {interval};"
-            f" seeds {each})."
-        )
+        yield (f"- {told}: **{verdict}**, {estimate} points (95 % {interval}; seeds {each}).")
     grew = {name: list(map(growth, low_share(arms.get(name, {})).values())) for name in _TIERED}
-    if all(grew.values()):
+    drift = "- The policy drifts to low tiers when that raises its reward:"
+    if not all(grew.values()):
+        yield f"{drift} not run, for it needs {_TIERED[1]}."
+    else:
         mine, theirs = (statistics.fmean(grew[name]) for name in _TIERED)
         drifts = min(grew["main"]) > 0 and theirs < mine
         yield (
-            "- The policy drifts to low tiers when that raises its reward:"
-            f" **{'yes' if drifts else 'not shown'}**, from the first third of the steps to the"
-            f" last the share changed by {100 * mine:+.0f} points in main (seeds"
+            f"{drift} **{'yes' if drifts else 'not shown'}**, from the first third of the steps to"
+            f" the last the share changed by {100 * mine:+.0f} points in main (seeds"
             f" {', '.join(f'{100 * g:+.0f}' for g in grew['main'])}) and by {100 * theirs:+.0f}"
             " without the tiers in the reward."
         )
