@@ -89,6 +89,16 @@ def test_the_command_still_makes_the_shipped_policy() -> None:
     assert seen == pytest.approx(record, rel=1e-4)
 
 
+def test_an_environment_whose_episodes_are_all_too_long_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(warmstart, "PATIENCE", 3)
+    monkeypatch.setattr(warmstart, "MAX_TOKENS_ON", 100)
+    made = warmstart.sequences(Policy.load("warmstart").chat, 0, ("tables", "trails"))
+    with pytest.raises(UserError, match="3 demonstrations of tables in a row are over the 100 tok"):
+        assert all(len(tokens) <= 100 for tokens, _ in made)
+
+
 MAKE = """
 import sys
 from pathlib import Path

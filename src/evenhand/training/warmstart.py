@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,8 @@ SHIPPED = ("database",)
 MAX_TOKENS = 320
 MAX_TOKENS_ON = 1024
 """As above, when the shipped policy is taught on: a visit or a dialogue is longer."""
+PATIENCE = 500
+"""Demonstrations in a row that may be too long, before an environment is refused."""
 SETTINGS = SftSettings(steps=3000, batch=32, learning_rate=4e-3)
 SETTINGS_ON = SftSettings(steps=500, batch=12, learning_rate=2e-3, warmup=20)
 CHECKPOINT_EVERY = 100
@@ -102,15 +105,30 @@ def new_model(tokenizer: Any) -> Any:
 def sequences(
     chat: ChatFormat, start: int = 0, environments: Sequence[str] = SHIPPED
 ) -> Iterator[Tokens]:
-    """Tokenized demonstrations from sequence number `start`, less the few that are too long for
-    a small policy."""
+    """Tokenized demonstrations from sequence number `start`, less those that are too long for a
+    small policy.
+
+    UserError where an environment's are too long `PATIENCE` times in a row.
+    """
     longest = MAX_TOKENS if tuple(environments) == SHIPPED else MAX_TOKENS_ON
-    short = (
-        (tokens, mask)
-        for tokens, mask in (tokenized(chat, each) for each in demonstrations(environments))
-        if len(tokens) <= longest
-    )
-    return itertools.islice(short, start, None)
+    return itertools.islice(_short(chat, environments, longest), start, None)
+
+
+def _short(chat: ChatFormat, environments: Sequence[str], longest: int) -> Iterator[Tokens]:
+    refused: Counter[str] = Counter()
+    for each in demonstrations(environments):
+        name, (tokens, mask) = each[0].environment, tokenized(chat, each)
+        if len(tokens) <= longest:
+            refused[name] = 0
+            yield tokens, mask
+            continue
+        refused[name] += 1
+        if refused[name] == PATIENCE:
+            raise UserError(
+                f"{PATIENCE} demonstrations of {name} in a row are over the {longest} tokens that"
+                " so small a policy is taught on: leave it out, or fine-tune a larger one on its"
+                " gold with `evenhand sft`"
+            )
 
 
 def make(
