@@ -12,7 +12,8 @@ from evenhand.environments import suite
 from evenhand.environments.base import POOLS
 from evenhand.environments.bfcl import data
 from evenhand.environments.bfcl.broker import BrokerSuite, generate
-from evenhand.environments.bfcl.requests import COMPANIES, FAMILIES
+from evenhand.environments.bfcl.market import COMPANIES
+from evenhand.environments.bfcl.requests import FAMILIES
 from evenhand.environments.bfcl.teacher import demonstrate
 from evenhand.environments.check import check
 from evenhand.environments.gold import replay

@@ -14,7 +14,8 @@ from evenhand.draws import keyed_stream
 from evenhand.environments.base import known_pool, pool_of
 from evenhand.environments.bfcl import data
 from evenhand.environments.bfcl.environment import BfclEnvironment, offered
-from evenhand.environments.bfcl.requests import CLASS, FAMILIES, ask, draw
+from evenhand.environments.bfcl.market import CLASS, draw
+from evenhand.environments.bfcl.requests import FAMILIES, ask
 from evenhand.environments.bfcl.suite import ARRIVES, LICENCE
 from evenhand.records import Call, Task
 from evenhand.tools import Tool
