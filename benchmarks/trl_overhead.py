@@ -131,7 +131,7 @@ def overhead(steps: int) -> tuple[float, float]:
     def make() -> Any:
         """The environment's own work is not evenhand's overhead; it would run in plain TRL too."""
         world = made()
-        for name in ("reset", "call", "grade"):
+        for name in ("reset", "call", "grade", "close"):
             around(world, name, "foreign", ledger)
         return world
 
