@@ -96,9 +96,9 @@ study-cacherl: $(STAMP) ## the recipe in turns on `database`, eight arms, three 
 	$(EVENHAND) recipe run recipes/cacherl.yaml --out runs/cacherl
 	$(PY) -m evenhand.report.recipe runs/cacherl
 
-study-cacherl-bfcl: $(STAMP) ## the same on BFCL's broker, after a warm start of three minutes (MINUTES of one core)
+study-cacherl-bfcl: $(STAMP) ## the same on BFCL's broker, after a warm start of three minutes (1.4 hours of one core)
 	test -d runs/policies/bfcl-broker || $(EVENHAND) warmstart --environments bfcl-broker --steps 400 --out runs/policies/bfcl-broker
-	$(EVENHAND) recipe run recipes/cacherl-bfcl.yaml --out runs/cacherl-bfcl
+	$(EVENHAND) recipe run recipes/cacherl-bfcl.yaml --out runs/cacherl-bfcl --arm main --arm live --arm sft_alone --arm no_tier_reward
 	$(PY) -m evenhand.report.recipe runs/cacherl-bfcl
 
 lint: $(STAMP) ## ruff, mypy --strict and the floors
