@@ -99,6 +99,18 @@ def test_an_environment_whose_episodes_are_all_too_long_is_refused(
         assert all(len(tokens) <= 100 for tokens, _ in made)
 
 
+def test_an_environment_that_is_too_long_now_and_then_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chat = Policy.load("warmstart").chat
+    every = list(itertools.islice(warmstart.sequences(chat, 0, ("tables",)), 120))
+    middle = sorted(len(tokens) for tokens, _ in every)[60]
+    monkeypatch.setattr(warmstart, "PATIENCE", 20)
+    monkeypatch.setattr(warmstart, "MAX_TOKENS_ON", middle)
+    made = list(itertools.islice(warmstart.sequences(chat, 0, ("tables",)), 60))
+    assert made == [each for each in every if len(each[0]) <= middle][:60]
+
+
 MAKE = """
 import sys
 from pathlib import Path

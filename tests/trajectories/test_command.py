@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from evenhand.environments.demonstrators import DEMONSTRATORS
 from evenhand.errors import RecordError, UserError
 from evenhand.records import write_jsonl, write_parquet
 from evenhand.trajectories.command import (
@@ -129,6 +130,17 @@ def test_gold_and_teachers_are_graded_by_the_environment(tmp_path):
     assert "validate" not in validate_command([str(out)])[0]
     with pytest.raises(UserError, match="couriers: only bfcl-broker, database"):
         import_command(["careful:couriers/train"], out)
+
+
+@pytest.mark.parametrize("name", DEMONSTRATORS)
+def test_the_careful_are_right_and_the_hurried_are_not_always(tmp_path, name):
+    for actor in ("careful", "hurried"):
+        import_command([f"{actor}:{name}/train"], tmp_path / actor, limit=20)
+    careful, hurried = (
+        [each.reward for each in read(tmp_path / a)] for a in ("careful", "hurried")
+    )
+    assert careful == [1.0] * 20
+    assert 0 < sum(hurried) < len(hurried)
 
 
 def test_dialogues_speak_and_hear(tmp_path):

@@ -57,14 +57,16 @@ def test_a_torn_conversation_is_named_and_skipped_only_on_request(
     whole = sorted((FOLDER / "easy").glob("*.json"))[0]
     (easy / "a.json").write_text(whole.read_text()[:-40])
     (easy / "b.json").write_text(whole.read_text())
+    (easy / "c.json").write_text('{"name": "c"}')
     monkeypatch.setattr(tooltalk, "_folder", lambda: tmp_path)
-    first = next(iter(tooltalk.conversations("tooltalk/easy")))
-    assert isinstance(first, Problem) and "a.json: not a ToolTalk conversation" in str(first)
+    first, _, last = tooltalk.conversations("tooltalk/easy")
+    assert isinstance(first, Problem) and first.kind == "torn" and "a.json" in first.says
+    assert isinstance(last, Problem) and "c.json: not a ToolTalk conversation" in last.says
     with pytest.raises(RecordError, match=r"a\.json"):
         list(load(["tooltalk/easy"], Loaded(Ledger())))
     loaded = Loaded(Ledger(skip=True))
     assert len(list(load(["tooltalk/easy"], loaded))) == 1
-    assert loaded.lines == 2
+    assert loaded.lines == 3 and loaded.ledger.counts == {"torn": 1, "mislabelled": 1}
 
 
 def test_a_missing_package_is_said_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,10 +68,11 @@ def objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | Problem]]:
     with file:
         for number, line in enumerate(file, start=1):
             if line.strip():
-                yield number, _object(line)
+                yield number, json_object(line)
 
 
-def _object(line: bytes) -> dict[str, Any] | Problem:
+def json_object(line: bytes) -> dict[str, Any] | Problem:
+    """The object that a line is, or what is wrong with it."""
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evenhand.errors import UserError
-from evenhand.trajectories.bad import Problem
+from evenhand.trajectories.bad import Problem, json_object
 from evenhand.trajectories.record import Asked, Message, Trajectory
 
 SOURCES = {"tooltalk": "tooltalk", "tooltalk/easy": "easy"}
@@ -32,8 +32,12 @@ def conversations(source: str, limit: int | None = None) -> Iterator[Trajectory 
     tools = _tools()
     files = sorted((_folder() / "data" / SOURCES[source]).glob("*.json"))
     for path in files[:limit]:
+        data = json_object(path.read_bytes())
+        if isinstance(data, Problem):
+            yield Problem(data.kind, f"{path.name}: {data.says}")
+            continue
         try:
-            yield conversation(json.loads(path.read_text("utf-8")), f"{source}#{path.name}", tools)
+            yield conversation(data, f"{source}#{path.name}", tools)
         except (KeyError, TypeError, ValueError) as error:
             yield Problem("mislabelled", f"{path.name}: not a ToolTalk conversation ({error!r})")
 
@@ -66,7 +70,9 @@ def conversation(
 def _folder() -> Path:
     spec = importlib.util.find_spec("tooltalk")
     if spec is None or spec.origin is None:
-        raise UserError("source tooltalk: pip install --no-deps nvidia-tooltalk==26.3")
+        raise UserError(
+            "source tooltalk needs nvidia-tooltalk: pip install --no-deps nvidia-tooltalk==26.3"
+        )
     return Path(spec.origin).parent
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 
 import numpy as np
 
@@ -63,13 +64,26 @@ def test_the_package_itself_says_the_same() -> None:
 
 
 def test_no_dialogue_is_in_two_pools_and_each_is_the_same_again() -> None:
-    shown = {p: {json.dumps(t.data, sort_keys=True) for t in SUITE.tasks(p)} for p in POOLS}
+    shown = {pool: {wanted(task) for task in SUITE.tasks(pool)} for pool in POOLS}
     for one, other in itertools.combinations(POOLS, 2):
         assert shown[one] and not shown[one] & shown[other]
     again = list(itertools.islice(generate("test", "test"), 60))
     assert again == list(SAMPLE)
     assert all(FAMILIES[t.family].hard for t in SUITE.tasks("challenge"))
     assert not any("{" in q for t in SUITE.tasks("train") for q in t.data["questions"])
+
+
+def wanted(task: Task) -> tuple[str, ...]:
+    """What a dialogue is about: its gold calls, and the price where one of them tells it."""
+    market = task.data["config"]["TradingBot"]["stocks"]
+    calls = [data.parsed(text) for turn in task.data["gold"] for text in turn]
+    told = [market[c.arguments["symbol"]]["price"] for c in calls if c.tool == "get_stock_info"]
+    return (task.family, json.dumps(task.data["gold"]), *map(str, told))
+
+
+def test_a_quote_at_another_price_is_another_dialogue() -> None:
+    families = Counter(task.family for task in SUITE.tasks("train"))
+    assert families["quote"] > 50 and families["company"] > 50
 
 
 def test_companies_are_those_that_the_class_knows() -> None:
@@ -115,6 +129,12 @@ def test_what_fails_is_given_up_and_said() -> None:
     demonstrate(task, CAREFUL, keyed_stream(0, "broken"), broken)
     words = [call.arguments["text"] for call in said if call.tool == "respond"]
     assert words == ["I could not."] * 2
+
+    said.clear()
+    every = (t for t in SUITE.tasks("test") if t.family == "at_market")
+    task = next(t for t in every if len(t.data["gold"][0]) == 2)
+    demonstrate(task, CAREFUL, keyed_stream(0, "broken"), broken)
+    assert {call.tool for call in said} == {"get_stock_info", "respond"}  # and orders nothing
 
 
 def test_the_checker_is_content() -> None:

@@ -26,7 +26,7 @@ LEVELS: dict[str, dict[str, int]] = {
 SPLITS = {"train": "train", "validation": "valid", "test": "test", "challenge": "test"}
 """TextWorld's own split of foods and ways to prepare them, by pool."""
 SECONDS = 120
-"""A game takes one or two; one that takes longer than this is a failure."""
+"""A game takes four or five; one that takes longer than this is a failure."""
 
 
 @dataclass(frozen=True)
