@@ -12,7 +12,6 @@ of `Builder.add` and call `live.judge(step)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +42,7 @@ class Live:
         step = 0
         for r in rollouts:
             step = r.step
-            own.record(
-                self.rows,
-                {
-                    **{name: getattr(r, name) for name in _FIELDS},
-                    "turns": [asdict(turn) for turn in r.turns],
-                },
-            )
+            own.rollout(self.rows, r)
         return self.judge(step) if step % self.every == 0 else None
 
     def again(self, folder: Path, step: int) -> None:
@@ -70,12 +63,6 @@ class Live:
             elif finding.verdict == "ok" and RANK[before] > RANK["not-identifiable"]:
                 self.tell(f"audit, step {step}: {finding.kind} is over")
         return report
-
-
-_FIELDS = (
-    *("task_id", "group_id", "index", "step", "split", "schedule"),
-    *("reward_true", "reward", "advantage", "failure"),
-)
 
 
 def entry(report: Report, step: int) -> dict[str, Any]:

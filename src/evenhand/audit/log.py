@@ -160,4 +160,7 @@ def plain_result(value: object, error: object = None) -> str:
 
 def plain_json(value: object) -> str:
     """JSON with sorted keys; anything else as text."""
-    return json.dumps(value, sort_keys=True, default=str)
+    return _sorted.encode(value)
+
+
+_sorted = json.JSONEncoder(sort_keys=True, default=str)

@@ -11,7 +11,7 @@ from evenhand.audit import replays
 from evenhand.audit.builder import Builder
 from evenhand.audit.log import CallSeen, plain_json, plain_result
 from evenhand.errors import RecordError
-from evenhand.records import json_lines
+from evenhand.records import Rollout, json_lines
 
 COLUMNS = [
     *("task_id", "group_id", "index", "step", "split", "schedule", "turns"),
@@ -71,6 +71,11 @@ def jsonl(rows: Builder, path: Path) -> None:
     """A file of `records.write_jsonl`."""
     for _, data in json_lines(path, drop_torn=True):
         record(rows, data)
+
+
+def rollout(rows: Builder, each: Rollout) -> None:
+    """One rollout as a record has it, without the copies that its JSON takes."""
+    record(rows, {**vars(each), "turns": [turn.to_json() for turn in each.turns]})
 
 
 def record(rows: Builder, data: Mapping[str, Any], run: str = "") -> None:

@@ -1,6 +1,7 @@
 """Real TRL, real steps: the mixin and the public seams over the shipped policy and its database."""
 
 import functools
+import itertools
 import logging
 import threading
 import warnings
@@ -485,17 +486,31 @@ def test_findings_are_raised_while_the_run_goes_on(caplog):
     recorder = Recorder(None, every=2, stop=True)
     recorder.take(rollouts)
 
-    class State:
-        global_step = 2
-
     class Control:
         should_training_stop = False
 
     with caplog.at_level(logging.WARNING):
-        recorder.on_step_end(None, State, Control)
-        recorder.on_step_end(None, State, Control)
+        recorder.on_step_end(None, None, Control)
+        assert recorder.report is None
+        for _ in range(3):
+            recorder.on_step_end(None, None, Control)
     said = [r.message for r in caplog.records if "coupling" in r.message and "audit:" in r.message]
     assert len(said) == 1  # once, not at every audit
     assert recorder.told()["evenhand/audit/coupling"] == 2.0
     assert recorder.told() == {}
     assert Control.should_training_stop is recorder.report.reaches("critical")
+
+
+def test_the_longer_the_run_the_longer_between_its_audits(monkeypatch):
+    recorder, at = Recorder(None, every=10), []
+    for step in range(1, 201):
+        monkeypatch.setattr(recorder, "audit", lambda step=step: at.append(step))
+        recorder.on_step_end(None, None, None)
+    assert at[:5] == [10, 20, 30, 40, 50]
+    # So all of them take at most six times the last one, whose time grows with the steps.
+    assert all(b - a == max(10, a // 5) for a, b in itertools.pairwise(at))
+    assert sum(at) < 6 * at[-1]
+    still = Recorder(None, every=0)
+    monkeypatch.setattr(still, "audit", lambda: at.append(-1))
+    still.on_step_end(None, None, None)
+    assert at[-1] > 0

@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 
 from evenhand.audit.builder import Builder
 from evenhand.audit.finding import RANK
-from evenhand.audit.own import record
+from evenhand.audit.own import rollout as seen
 from evenhand.audit.report import Report, audit_log
 from evenhand.records import Rollout, write_parquet
 from evenhand.training.metrics import rollout_metrics
@@ -28,15 +28,16 @@ class Recorder(TrainerCallback):
     """
 
     def __init__(self, folder: Path | str | None, *, every: int = 10, stop: bool = False) -> None:
-        """`every`: steps between audits, 0 for none; `stop`: end training at a critical one."""
+        """`every`: steps between audits, or a fifth of the steps so far where that is more; 0: no
+        audits. `stop`: end training at a critical finding."""
         self.folder = Path(folder) if folder is not None else None
         self.every, self.stop = every, stop
         self.report: Report | None = None
         """The latest audit."""
         self._log = Builder("evenhand")
+        self._steps, self._due = 0, every
         self._said: dict[str, int] = {}
         self._new: dict[str, float] = {}
-        self._audited = 0
 
     def take(
         self, rollouts: Sequence[Rollout], split: str = "train", accelerator: Any = None
@@ -52,7 +53,7 @@ class Recorder(TrainerCallback):
             write_parquet(self.folder / name, everyone)
         if split == "train":
             for rollout in everyone:
-                record(self._log, rollout.to_json())
+                seen(self._log, rollout)
         return numbers(everyone)
 
     def told(self) -> dict[str, float]:
@@ -85,8 +86,11 @@ class Recorder(TrainerCallback):
     # -- transformers' hooks ----------------------------------------------------------------------
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Audit when it is time."""
-        if self.every and state.global_step % self.every == 0:
+        """Audit when it is time: the longer the record, the longer until the next, so that the
+        audits of a run of any length take no more than six times the last one."""
+        self._steps += 1
+        if self.every and self._steps >= self._due:
+            self._due = self._steps + max(self.every, self._steps // 5)
             report = self.audit()
             if self.stop and report is not None and report.reaches("critical"):
                 logger.warning("training stops: %s", report.headline)

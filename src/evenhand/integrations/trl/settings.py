@@ -45,7 +45,8 @@ class Settings(BaseModel):
     """Folder for the rollouts, one Parquet file a step; None: `evenhand/` in the output folder."""
     keep_record: bool = True
     audit_every: int = Field(default=10, ge=0)
-    """Steps between audits of all rollouts so far; 0: none."""
+    """Steps between audits of all rollouts so far, and a fifth of the steps so far where that is
+    more; 0: none."""
     audit_stop: bool = False
     """Stop training at a critical finding."""
 
