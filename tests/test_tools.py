@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenhand.tools import Effect, Tool, canonical
+from evenhand.tools import Effect, Tool, _check, canonical
 
 QUERY = Tool(
     "query",
@@ -139,6 +139,29 @@ def test_bad_arguments_get_a_sentence(arguments, words):
 
 def test_good_arguments_have_no_problem():
     assert QUERY.problem({"sql": "SELECT 1", "limit": 2, "table": "movies"}) is None
+
+
+def test_what_passed_before_passes_again_and_nothing_that_only_looks_like_it():
+    number = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tool = Tool("count", "", number)
+    for _ in range(3):
+        assert tool.problem({"n": 1}) is None
+        for other in (True, "1", [1], None, 1.5):
+            assert tool.problem({"n": other}) is not None
+        assert tool.problem({}) is not None
+        assert tool.problem({"n": 2**70}) is None
+        assert tool.problem({"n": 1, "why": object()}) is None  # not to be remembered
+        deep = []
+        for _ in range(900):
+            deep = [deep]
+        assert tool.problem({"n": 1, "deep": deep}) is None
+    free = Tool("count", "", {"type": "object"})
+    assert free.problem({"n": True}) is None and tool.problem({"n": True}) is not None
+    for n in range(10_000):  # and not without end
+        assert tool.problem({"n": n}) is None
+    assert len(_check(tool).passed) <= 4096
+    assert tool.problem({"n": 1, "text": "x" * 5000}) is None
+    assert all(len(known) < 1000 for known in _check(tool).passed)
 
 
 def test_schema_is_the_function_schema_of_chat_templates():

@@ -11,6 +11,7 @@ under every sharing; what differs is what siblings have in common (theory: docs/
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import operator
 from collections.abc import Sequence
@@ -65,7 +66,7 @@ class Schedule:
     scope: str
     """Who shares this draw: rollouts with equal (seed, scope) do."""
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """Twelve hexadecimal digits; equal ids mean a shared draw. Logged on every rollout."""
         text = f"{self.seed}|{self.scope}".encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import marshal
 import math
 import re
 from collections.abc import Mapping
@@ -75,8 +76,13 @@ class Tool:
         """One sentence on what is wrong with `arguments` under the schema, or None."""
         if not isinstance(arguments, Mapping):
             return f"the arguments of {self.name} must be an object"
-        error = jsonschema.exceptions.best_match(_validator(self).iter_errors(arguments))
+        check = _check(self)
+        known = check.known(arguments)
+        if known in check.passed:
+            return None
+        error = jsonschema.exceptions.best_match(check.validator.iter_errors(arguments))
         if error is None:
+            check.keep(known)
             return None
         where = ".".join(str(part) for part in error.absolute_path) or "arguments"
         return f"{where}: {error.message}"
@@ -104,16 +110,36 @@ class Tool:
 _NUMERAL = re.compile(r"(?=.{1,400}$)[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
-@functools.cache
-def _validator_of(schema_text: str) -> Any:
-    return jsonschema.Draft202012Validator(json.loads(schema_text))
+class _Check:
+    """A schema's validator, and the arguments that passed: siblings write the same calls."""
+
+    def __init__(self, schema_text: str) -> None:
+        self.validator = jsonschema.Draft202012Validator(json.loads(schema_text))
+        self.passed: set[bytes] = set()
+
+    def known(self, arguments: Mapping[str, Any]) -> bytes:
+        """What `passed` holds of arguments, types and all; empty for what marshal cannot write."""
+        try:
+            return marshal.dumps(arguments, 2)  # type: ignore[arg-type]
+        except ValueError:
+            return b""
+
+    def keep(self, known: bytes) -> None:
+        """Remember short arguments, not too many."""
+        if 0 < len(known) < 1000:
+            if len(self.passed) >= 4096:
+                self.passed.clear()
+            self.passed.add(known)
 
 
-def _validator(tool: Tool) -> Any:
-    made = tool.__dict__.get("_validator")
+_check_of = functools.cache(_Check)
+
+
+def _check(tool: Tool) -> _Check:
+    made: _Check | None = tool.__dict__.get("_check")
     if made is None:  # kept on the tool, for writing its schema as a key costs more than a check
-        made = _validator_of(json.dumps(dict(tool.parameters), sort_keys=True))
-        object.__setattr__(tool, "_validator", made)
+        made = _check_of(json.dumps(dict(tool.parameters), sort_keys=True))
+        object.__setattr__(tool, "_check", made)
     return made
 
 
