@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -113,6 +113,8 @@ class Desk:
         self._waiting: deque[Job] = deque()
         """The call under way, and those after it."""
         self._graded = self._finished = False
+        self._beginning: Job | None = None
+        self._grading: Job | None = None
 
     @property
     def finished(self) -> bool:
@@ -126,11 +128,25 @@ class Desk:
 
     def reset(self, task: Task) -> None:
         """Start the task."""
+        self.begin(task)
+        self.ready()
+
+    def begin(self, task: Task) -> None:
+        """Start the task beside whatever comes next; what needs it waits, by `ready`."""
         self.task = task
-        self._within("reset", RESET_S, lambda: self.environment.reset(task))
+        self._beginning = self._job("reset", lambda: self.environment.reset(task))
+        self.workers.submit(self._beginning)
+
+    def ready(self) -> None:
+        """Wait until the task has started."""
+        job, self._beginning = self._beginning, None
+        if job is not None:
+            self._ended(job)
 
     def ask(self, call: Call) -> Asked:
-        """Start a call and do not wait for it."""
+        """Start a call and do not wait for it. It runs at the latest when somebody waits for any
+        call of these workers, and beside all that were asked by then."""
+        self.ready()
         event = Event(call)
         self.events.append(event)
         job = Job(lambda job: self._run(job, event), lambda: None)
@@ -139,19 +155,28 @@ class Desk:
             self._waiting.append(job)
             first = len(self._waiting) == 1
         if first:
-            self.workers.submit(job)
+            self.workers.hold(job)
         return asked
 
     def call(self, call: Call) -> Result:
         """Run a call."""
         return self.ask(call).result()
 
+    def start_grading(self) -> None:
+        """Begin what `grade` waits for, beside the gradings of other desks."""
+        self.ready()
+        if not self._graded and self._grading is None and not self.lost:
+            self._grading = self._job("grade", lambda: float(self.environment.grade()))
+            self.workers.hold(self._grading)
+
     def grade(self) -> float | None:
         """The observed reward, after grader noise; None when the rollout is lost. Asked twice, it
         grades once."""
-        if not self._graded:
+        self.start_grading()
+        job, self._grading = self._grading, None
+        if job is not None:
             self._graded = True
-            true = self._within("grade", RESET_S, lambda: float(self.environment.grade()))
+            true = self._ended(job)
             if true is not None:
                 self.observe(true)
         return None if self.lost else self.reward
@@ -178,6 +203,8 @@ class Desk:
 
     def close(self) -> None:
         """Free the environment; never raises. One that hangs is left alone."""
+        with contextlib.suppress(Exception):
+            self.ready()
         if self._last is not None and not self._last.job.done:
             return
         with contextlib.suppress(Exception):
@@ -214,80 +241,54 @@ class Desk:
         problem = tool.problem(call.arguments)
         if problem is not None:
             return _refused("BAD_ARGUMENTS", problem)
-        limit, ran = tool.timeout_s, False
+        ran, environment = False, self.environment
+        outside = _Outside(job, tool.name, tool.timeout_s)
 
         def execute(stale: bool) -> Result:
             nonlocal ran
             ran = True
-            with self._outside(job, tool.name, limit):
-                return self.environment.call(call, stale=stale)
+            with outside:
+                return environment.call(call, stale=stale)
 
         try:
-            with self._outside(job, tool.name, limit):
-                resources = self.environment.resources(call)
-                can_be_stale = self.environment.can_be_stale
+            with outside:
+                resources, can_be_stale = environment.resources(call), environment.can_be_stale
             result, draw = self.session.call(
                 tool, resources, call.arguments, execute, can_be_stale=can_be_stale
             )
-            with self._outside(job, tool.name, limit):
-                self._finished = self.environment.finished
+            with outside:
+                self._finished = environment.finished
         except _Broken as broken:
             self.lose(str(broken))
             return GONE, None, self.lost
         # A fault may leave the call unrun: what was served last is then another call's.
-        served = getattr(self.environment, "served", None) if ran else None
+        served = getattr(environment, "served", None) if ran else None
         if served is not None and not tool.control:
             draw = replace(draw, tier=served.tier)
         return result, draw, None
 
-    @contextlib.contextmanager
-    def _outside(self, job: Job, what: str, limit_s: float) -> Iterator[None]:
-        """Around foreign code: what breaks in it, or is late, is infrastructure."""
-        late = f"timeout: {what} took longer than {limit_s:g} s"
-        job.watch(limit_s, late)
-        try:
-            yield
-        except UserError:
-            raise  # a mistake in the set-up: nobody's luck
-        except Exception as error:
-            raise _Broken(f"{what}: {type(error).__name__}: {error}") from error
-        else:
-            if job.overdue is not None:
-                raise _Broken(late)
-        finally:
-            job.unwatch()
-
     def _settled(self, asked: Asked) -> Result:
-        job = asked.job
-        while not job.done:
-            self.workers.wait_any([job], 0.02 if job.watched is None else _left(job))
-            reason = job.overdue
-            if reason is not None and self.workers.abandon(job):
-                self.lose(reason)
-                self._next(job)
-                break
-        if job.done and job.error is not None:
-            raise job.error
+        if not self._done(asked.job):
+            self._next(asked.job)
+        if asked.job.done and asked.job.error is not None:
+            raise asked.job.error
         if asked.event.result is None:
             asked.event.result, asked.event.problem = GONE, self.lost
         return asked.event.result
 
-    def _within(self, what: str, limit_s: float, work: Callable[[], Any]) -> Any:
-        """The value of `work` on a worker's thread; None when the rollout is lost by it."""
-        if self.lost:
-            return None
+    def _job(self, what: str, work: Callable[[], Any]) -> Job:
+        """A job for `work`, to wait for by `_ended`."""
 
         def guarded(job: Job) -> Any:
-            with self._outside(job, what, limit_s):
+            with _Outside(job, what, RESET_S):
                 return work()
 
-        job = self.workers.submit(Job(guarded, lambda: None))
-        while not job.done:
-            self.workers.wait_any([job], 0.02 if job.watched is None else _left(job))
-            reason = job.overdue
-            if reason is not None and self.workers.abandon(job):
-                self.lose(reason)
-                return None
+        return Job(guarded, lambda: None)
+
+    def _ended(self, job: Job) -> Any:
+        """The job's value; None when the rollout was lost by it."""
+        if not self._done(job):
+            return None
         if isinstance(job.error, _Broken):
             self.lose(str(job.error))
             return None
@@ -295,9 +296,41 @@ class Desk:
             raise job.error
         return job.result
 
+    def _done(self, job: Job) -> bool:
+        """Wait for a job; False when it took too long, and the rollout is lost by it."""
+        self.workers.release()
+        while not job.done:
+            self.workers.wait_any([job], _left(job))
+            reason = job.overdue
+            if reason is not None and self.workers.abandon(job):
+                self.lose(reason)
+                return False
+        return True
+
 
 class _Broken(Exception):
     """The environment failed, not the policy."""
+
+
+class _Outside:
+    """Around foreign code: what breaks in it, or is late, is infrastructure."""
+
+    def __init__(self, job: Job, what: str, limit_s: float) -> None:
+        self.job, self.what, self.limit_s = job, what, limit_s
+        self.late = f"timeout: {what} took longer than {limit_s:g} s"
+
+    def __enter__(self) -> None:
+        self.job.watch(self.limit_s, self.late)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        overdue = self.job.overdue
+        self.job.unwatch()
+        if error is None:
+            if overdue is not None:
+                raise _Broken(self.late)
+        elif isinstance(error, Exception) and not isinstance(error, UserError):
+            # A UserError is a mistake in the set-up: nobody's luck.
+            raise _Broken(f"{self.what}: {type(error).__name__}: {error}") from error
 
 
 def _left(job: Job) -> float:

@@ -13,6 +13,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+PATIENCE_S = 0.002
+"""Held jobs share one thread for as long as each takes less: to wake a thread, and what two threads
+lose to each other, costs more than such a job."""
+
 
 class Job:
     """One piece of work; `result` or `error` is set when `done`."""
@@ -52,17 +56,46 @@ class Workers:
         self._idle = 0
         self._closed = False
         self._queue: deque[Job] = deque()
+        self._held: list[Job] = []
+        self._ended = 0
         lock = threading.Lock()
         self._work = threading.Condition(lock)
         self._changed = threading.Condition(lock)
+        self._drained = threading.Condition(lock)
 
     def submit(self, job: Job) -> Job:
         """Queue a job; it starts as soon as a thread is free."""
         with self._work:
             self._queue.append(job)
             self._work.notify()
-            self._start_if_short()
+            self._start(min(1, len(self._queue) - self._idle))
         return job
+
+    def hold(self, job: Job) -> Job:
+        """Keep a job until `release`: it starts with all others that are held by then."""
+        with self._work:
+            self._held.append(job)
+        return job
+
+    def release(self, patience_s: float = PATIENCE_S) -> None:
+        """Start the held jobs, and wait while one thread gets through them.
+
+        As soon as none has ended for `patience_s`, each one left gets a thread, and the call
+        returns: a slow job holds up nobody, and quick ones pay for one thread.
+        """
+        with self._drained:
+            jobs, self._held = self._held, []
+            if not jobs:
+                return
+            self._queue.extend(jobs)
+            self._work.notify()
+            self._start(1 - self._idle)
+            ended = -1
+            while self._ended != ended and not all(job.done for job in jobs):
+                ended = self._ended
+                self._drained.wait(patience_s)
+            self._work.notify(len(self._queue))
+            self._start(len(self._queue) - self._idle)
 
     def settle(self, jobs: Sequence[Job], grace_s: float) -> None:
         """Wait until every job is done or has been running for longer than `grace_s`.
@@ -110,10 +143,10 @@ class Workers:
     def _outlasted(self, job: Job) -> None:
         job.slow = True
         self._threads -= 1  # its thread ends with it
-        self._start_if_short()
+        self._start(min(1, len(self._queue) - self._idle))
 
-    def _start_if_short(self) -> None:
-        if len(self._queue) > self._idle and self._threads < self._count:
+    def _start(self, count: int) -> None:
+        for _ in range(min(count, self._count - self._threads)):
             self._threads += 1
             threading.Thread(target=self._run, name="evenhand-tool", daemon=True).start()
 
@@ -139,7 +172,10 @@ class Workers:
             with self._changed:
                 job.result, job.error, job.done = result, error, True
                 late, slow = job.abandoned, job.slow
+                self._ended += 1
                 self._changed.notify_all()
+                if not self._queue:
+                    self._drained.notify_all()
             if late:
                 job.late()
             if slow:

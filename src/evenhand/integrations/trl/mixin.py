@@ -91,8 +91,11 @@ class Evenhand:
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, ids: Any) -> Any:
         trainer: Any = self
-        rewards_NF = super()._calculate_rewards(inputs, prompts, completions, ids)  # type: ignore[misc]
         rooms: Sequence[Any] | None = trainer.environments
+        for room in rooms or ():  # all gradings are under way before TRL asks for the first
+            if isinstance(room, Room) and not room.lost and hasattr(room, "get_reward"):
+                room.desk.start_grading()
+        rewards_NF = super()._calculate_rewards(inputs, prompts, completions, ids)  # type: ignore[misc]
         lost = [
             bool(rooms and isinstance(rooms[i], Room) and rooms[i].lost) for i in range(len(ids))
         ]

@@ -57,6 +57,8 @@ class Room:
     _seats: ClassVar[Seats]
     _workers: ClassVar[Workers]
     _plain: ClassVar[bool]
+    _observes: ClassVar[bool | None] = None
+    """Whether a reset shows something to begin with; None until the first."""
 
     def __init__(self) -> None:
         self._environment: Environment | None = None
@@ -73,7 +75,10 @@ class Room:
     @property
     def lost(self) -> str | None:
         """Why infrastructure ended the rollout, or None."""
-        return self._desk.lost if self._desk is not None else None
+        if self._desk is None:
+            return None
+        self._desk.ready()
+        return self._desk.lost
 
     def reset(self, **row: Any) -> Any:
         """Start a rollout of the row's task on the seat that is its own."""
@@ -96,7 +101,11 @@ class Room:
         noise = booking.noise if booking.noise is not None else kind._noise
         workers = booking.workers or kind._workers
         self._desk = Desk(environment, booking.seat, noise, workers)
-        self._desk.reset(task)
+        self._desk.begin(task)
+        if booking.awaited and booking.together and kind._observes is False:
+            return None  # the trainer goes on; the first call waits for the reset's end
+        self._desk.ready()
+        kind._observes = hasattr(self._environment, "observation")
         return getattr(self._environment, "observation", None)
 
     def __getattr__(self, name: str) -> Any:
