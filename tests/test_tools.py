@@ -159,7 +159,7 @@ def test_what_passed_before_passes_again_and_nothing_that_only_looks_like_it():
     assert free.problem({"n": True}) is None and tool.problem({"n": True}) is not None
     for n in range(10_000):  # and not without end
         assert tool.problem({"n": n}) is None
-    assert len(_check(tool).passed) <= 4096
+    assert 0 < len(_check(tool).passed) <= 4096
     assert tool.problem({"n": 1, "text": "x" * 5000}) is None
     assert all(len(known) < 1000 for known in _check(tool).passed)
 

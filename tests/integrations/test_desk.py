@@ -1,6 +1,7 @@
 """One rollout's tools: order, time-outs, lost rollouts, and the own trainer's draws."""
 
 import threading
+import time
 
 import pytest
 
@@ -110,11 +111,92 @@ def test_a_call_that_hangs_loses_its_rollout_and_nobody_elses():
         one.ask(Call("slow", {"n": 1})),
         other.ask(Call("slow", {"n": 1})),
     )
+    start = time.monotonic()
     assert first.result().error == "LOST"
     assert "longer than 0.2 s" in one.lost
     assert after.result().error == "LOST"
+    assert time.monotonic() - start < 15
     assert beside.result().value == 1 and other.lost is None
     held.set()
+
+
+def test_a_call_that_ended_too_late_is_lost_though_nobody_waited_for_it_in_time():
+    @declare("reads", timeout_s=0.1)
+    def slow() -> str:
+        """Wait."""
+        time.sleep(0.3)
+        return "late"
+
+    one = desk({"slow": slow})
+    asked = one.ask(Call("slow", {}))
+    one.workers.release()
+    while not asked.job.done:
+        time.sleep(0.01)
+    assert asked.result().error == "LOST" and one.grade() is None
+    assert one.lost == "timeout: slow took longer than 0.1 s"
+
+
+def test_a_mistake_in_the_set_up_is_nobodys_luck():
+    def ask() -> str:
+        """Ask."""
+        raise UserError("give the server's address")
+
+    with pytest.raises(UserError, match="address"):
+        desk({"ask": ask}).call(Call("ask", {}))
+
+
+class Slowly:
+    """Its reset takes a while."""
+
+    def __init__(self):
+        self.order = []
+
+    def reset(self, **row):
+        time.sleep(0.2)
+        self.order.append("reset")
+
+    def get_reward(self):
+        self.order.append("grade")
+        return 1.0
+
+    def close(self):
+        self.order.append("close")
+
+
+def begun(inner):
+    def look() -> str:
+        """Look."""
+        inner.order.append("call")
+        return "seen"
+
+    tools = {"look": tool_of(look)}
+    seat = Seat.training(Sharing("paired"), 0, 1, 0, 0)
+    made = Desk(Functions({"look": look}, tools, inner), seat, Noise.clean(), Workers(4))
+    made.begin(TASK)
+    return made
+
+
+def test_calls_gradings_and_the_end_wait_for_a_reset_that_is_under_way():
+    for deed in ("call", "grade", "close"):
+        inner = Slowly()
+        made = begun(inner)
+        assert inner.order == []
+        {"call": lambda d: d.call(Call("look", {})), "grade": Desk.grade, "close": Desk.close}[
+            deed
+        ](made)
+        assert inner.order == ["reset", deed]
+
+
+def test_a_call_waits_until_somebody_waits_and_a_lost_rollout_is_not_graded():
+    inner = Slowly()
+    made = begun(inner)
+    asked = made.ask(Call("look", {}))
+    time.sleep(0.05)
+    assert inner.order == ["reset"]
+    assert asked.result().value == "seen"
+    made.lose("no more")
+    assert made.grade() is None
+    assert inner.order == ["reset", "call"]
 
 
 def test_calls_of_one_rollout_keep_their_order_and_rollouts_run_at_a_time():

@@ -30,13 +30,29 @@ def test_held_jobs_wait_for_a_release_and_quick_ones_share_one_thread_in_their_o
         order.append(n)
         return n
 
-    jobs = [workers.hold(job(lambda n=n: note(n))) for n in range(50)]
-    time.sleep(0.05)
-    assert not order
-    workers.release(patience_s=5.0)
-    assert all(each.done for each in jobs)  # the release waited for them
-    assert order == [each.result for each in jobs] == list(range(50))
+    for batch in (range(50), range(50, 80)):  # the second finds the thread asleep
+        jobs = [workers.hold(job(lambda n=n: note(n))) for n in batch]
+        time.sleep(0.05)
+        assert len(order) == batch.start
+        start = time.monotonic()
+        workers.release(patience_s=20.0)
+        assert time.monotonic() - start < 10
+        assert all(each.done for each in jobs)  # the release waited for them
+        assert [each.result for each in jobs] == list(batch)
+    assert order == list(range(80))
     assert len(threads) == 1 and threading.get_ident() not in threads
+
+
+def test_many_quick_jobs_that_together_take_longer_than_the_patience_are_no_slow_job():
+    workers, threads = Workers(8), set()
+
+    def work():
+        threads.add(threading.get_ident())
+        time.sleep(0.05)
+
+    jobs = [workers.hold(job(work)) for _ in range(20)]
+    workers.release(patience_s=0.5)
+    assert all(each.done for each in jobs) and len(threads) == 1
 
 
 def test_as_soon_as_one_is_slow_each_that_is_left_gets_a_thread():

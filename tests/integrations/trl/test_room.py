@@ -38,13 +38,13 @@ class Rollcall:
         pass
 
 
-def rooms_of(kind, count=4):
+def rooms_of(kind, count=4, together=True):
     suite = SimpleNamespace(name="rollcall", tools={}, make=kind, tasks=lambda pool: [])
     made, workers = environment(suite), Workers(8)
 
     def booking(index):
         seat = Seat.training(Sharing("paired"), 0, 1, 0, index)
-        return Booking(seat, workers=workers, awaited=True, together=True)
+        return Booking(seat, workers=workers, awaited=True, together=together)
 
     rooms = [made() for _ in range(count)]
 
@@ -63,6 +63,36 @@ def test_resets_and_gradings_of_a_batch_run_at_a_time():
         room.desk.start_grading()
     assert [room.get_reward() for room in rooms] == [2.0] * 4
     assert [room.get_reward() for room in rooms] == [2.0] * 4  # not graded again
+
+
+def test_a_reset_goes_on_while_nobody_waits():
+    began = threading.Event()
+
+    class Telling(Rollcall):
+        def reset(self, task):
+            self.resets += 1
+            if self.resets == 2:
+                began.set()
+
+    (room,), reset = rooms_of(Telling, 1)
+    reset(room)
+    assert not began.is_set()
+    reset(room)
+    assert began.wait(20)
+
+
+def test_where_tools_run_one_after_another_so_do_resets():
+    class Counting(Rollcall):
+        done = 0
+
+        def reset(self, task):
+            time.sleep(0.05)
+            type(self).done += 1
+
+    rooms, reset = rooms_of(Counting, 3, together=False)
+    for n in range(6):
+        reset(rooms[n % 3])
+        assert Counting.done == n + 1
 
 
 def test_what_a_reset_shows_is_waited_for():

@@ -4,8 +4,10 @@ import functools
 import itertools
 import logging
 import threading
+import time
 import warnings
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -258,6 +260,8 @@ class Ledger:
         return '{"done": true}'
 
     def get_reward(self) -> float:
+        if self.meet is not None:
+            self.meet.wait(20)
         return float(self.index % 2)
 
 
@@ -266,7 +270,8 @@ def ledger(**attributes):
 
 
 def test_a_users_class_is_wrapped_lost_rollouts_vote_nowhere_and_tools_run_at_a_time(tmp_path):
-    # Greedy: siblings do the same. All 8 first calls must run at a time to pass the barrier.
+    # Greedy: siblings do the same. All first calls must run at a time to pass the barrier, and so
+    # must the gradings, of those that are not lost.
     kind = ledger(meet=threading.Barrier(6), failing=(1,))
     seen = []
 
@@ -305,6 +310,34 @@ def test_a_users_class_is_wrapped_lost_rollouts_vote_nowhere_and_tools_run_at_a_
         tool_tokens = [t for t, m in zip(rollout.tokens, rollout.mask, strict=True) if not m]
         replies = sum(t.result is not None for t in rollout.turns) - 1
         assert tool_tokens.count(ends) <= 2 + replies
+
+
+def test_reward_functions_see_no_environment_that_is_still_starting(tmp_path):
+    standing = []
+
+    def make():
+        world = SUITE.make()
+        reset, world.started = world.reset, False
+
+        def slow(task):
+            world.started = False
+            time.sleep(0.3)
+            reset(task)
+            world.started = True
+
+        world.reset = slow
+        return world
+
+    def look(completions, environments, **_):
+        standing.extend(room.desk.environment.started for room in environments)
+        return [0.0] * len(completions)
+
+    suite = SimpleNamespace(name="slow", tools=SUITE.tools, make=make, tasks=SUITE.tasks)
+    factory = environment(suite, reward_column=False)
+    # Too short for a call, so that nothing else has waited; and one thread for all resets.
+    args = config(tmp_path, max_completion_length=2)
+    trained(args, factory, reward_funcs=[look], evenhand=Settings(tool_workers=1))
+    assert standing == [True] * GROUPS * SIZE
 
 
 def test_plain_functions_become_tools_that_know_their_rollout(tmp_path):
