@@ -65,6 +65,28 @@ def test_as_soon_as_one_is_slow_each_that_is_left_gets_a_thread():
     assert all(each.error is None for each in jobs)
 
 
+def test_others_quick_jobs_keep_nobody_waiting_for_a_slow_one():
+    workers, hung, busy = Workers(8), threading.Event(), True
+
+    def others():
+        while busy:
+            wait(workers, [workers.submit(job(lambda: None))])
+
+    crowd = [threading.Thread(target=others) for _ in range(3)]
+    for each in crowd:
+        each.start()
+    try:
+        workers.hold(job(lambda: hung.wait(30)))
+        start = time.monotonic()
+        workers.release(patience_s=0.1)
+        assert time.monotonic() - start < 10
+    finally:
+        busy = False
+        hung.set()
+        for each in crowd:
+            each.join()
+
+
 def test_a_release_starts_what_others_held_and_does_not_wait_for_a_job_that_hangs():
     workers, hung = Workers(1), threading.Event()
     first = workers.hold(job(lambda: hung.wait(30)))

@@ -57,7 +57,6 @@ class Workers:
         self._closed = False
         self._queue: deque[Job] = deque()
         self._held: list[Job] = []
-        self._ended = 0
         lock = threading.Lock()
         self._work = threading.Condition(lock)
         self._changed = threading.Condition(lock)
@@ -80,8 +79,8 @@ class Workers:
     def release(self, patience_s: float = PATIENCE_S) -> None:
         """Start the held jobs, and wait while one thread gets through them.
 
-        As soon as none has ended for `patience_s`, each one left gets a thread, and the call
-        returns: a slow job holds up nobody, and quick ones pay for one thread.
+        As soon as none of them has ended for `patience_s`, each one left gets a thread, and the
+        call returns: a slow job holds up nobody, and quick ones pay for one thread.
         """
         with self._drained:
             jobs, self._held = self._held, []
@@ -90,9 +89,9 @@ class Workers:
             self._queue.extend(jobs)
             self._work.notify()
             self._start(1 - self._idle)
-            ended = -1
-            while self._ended != ended and not all(job.done for job in jobs):
-                ended = self._ended
+            before = -1
+            while (left := sum(not job.done for job in jobs)) not in (0, before):
+                before = left
                 self._drained.wait(patience_s)
             self._work.notify(len(self._queue))
             self._start(len(self._queue) - self._idle)
@@ -172,7 +171,6 @@ class Workers:
             with self._changed:
                 job.result, job.error, job.done = result, error, True
                 late, slow = job.abandoned, job.slow
-                self._ended += 1
                 self._changed.notify_all()
                 if not self._queue:
                     self._drained.notify_all()
