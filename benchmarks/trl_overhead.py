@@ -34,6 +34,7 @@ from evenhand.draws import Sharing
 from evenhand.integrations.desk import Desk, Seat
 from evenhand.integrations.functions import declare
 from evenhand.policy.model import Policy
+from evenhand.rollout.workers import Workers
 
 SLEEP_S, ROLLOUTS = 0.25, 8
 GROUPS, SIZE = 4, 8
@@ -124,7 +125,7 @@ def overhead(steps: int) -> tuple[float, float]:
         around(Trainer, name, "own", ledger)
     suite = environments.suite("database")
     kind = environment(suite)
-    for owner, name in ((kind, "_called"), (kind, "reset"), (Desk, "_run"), (Desk, "grade")):
+    for owner, name in ((kind, "_called"), (kind, "reset"), (Workers, "_run"), (Desk, "grade")):
         around(owner, name, "own", ledger)
     made = suite.make
 

@@ -163,7 +163,7 @@ class Slowly:
         self.order.append("close")
 
 
-def begun(inner):
+def begun(inner, workers=None):
     def look() -> str:
         """Look."""
         inner.order.append("call")
@@ -171,7 +171,8 @@ def begun(inner):
 
     tools = {"look": tool_of(look)}
     seat = Seat.training(Sharing("paired"), 0, 1, 0, 0)
-    made = Desk(Functions({"look": look}, tools, inner), seat, Noise.clean(), Workers(4))
+    functions = Functions({"look": look}, tools, inner)
+    made = Desk(functions, seat, Noise.clean(), workers or Workers(4))
     made.begin(TASK)
     return made
 
@@ -180,7 +181,6 @@ def test_calls_gradings_and_the_end_wait_for_a_reset_that_is_under_way():
     for deed in ("call", "grade", "close"):
         inner = Slowly()
         made = begun(inner)
-        assert inner.order == []
         {"call": lambda d: d.call(Call("look", {})), "grade": Desk.grade, "close": Desk.close}[
             deed
         ](made)
@@ -190,13 +190,27 @@ def test_calls_gradings_and_the_end_wait_for_a_reset_that_is_under_way():
 def test_a_call_waits_until_somebody_waits_and_a_lost_rollout_is_not_graded():
     inner = Slowly()
     made = begun(inner)
+    beside = begun(Slowly(), made.workers)
+    while not beside.environment.inner.order:
+        time.sleep(0.01)
     asked = made.ask(Call("look", {}))
+    beside.ask(Call("look", {}))  # its reset is over: there is nothing to wait for
     time.sleep(0.05)
     assert inner.order == ["reset"]
     assert asked.result().value == "seen"
     made.lose("no more")
     assert made.grade() is None
     assert inner.order == ["reset", "call"]
+
+
+def test_a_call_that_nobody_waited_for_does_not_run_in_the_next_task():
+    inner = Slowly()
+    made = begun(inner)
+    asked = made.ask(Call("look", {}))
+    made.close()
+    assert made.lost == "closed while a call was under way"
+    assert asked.result().error == "LOST"
+    assert inner.order == ["reset"]
 
 
 def test_calls_of_one_rollout_keep_their_order_and_rollouts_run_at_a_time():

@@ -48,10 +48,10 @@ def test_many_quick_jobs_that_together_take_longer_than_the_patience_are_no_slow
 
     def work():
         threads.add(threading.get_ident())
-        time.sleep(0.05)
+        time.sleep(0.1)
 
     jobs = [workers.hold(job(work)) for _ in range(20)]
-    workers.release(patience_s=0.5)
+    workers.release(patience_s=1.0)
     assert all(each.done for each in jobs) and len(threads) == 1
 
 

@@ -206,6 +206,7 @@ class Desk:
         with contextlib.suppress(Exception):
             self.ready()
         if self._last is not None and not self._last.job.done:
+            self.lose("closed while a call was under way")  # so that it runs in nobody's next task
             return
         with contextlib.suppress(Exception):
             self.environment.close()
@@ -298,7 +299,8 @@ class Desk:
 
     def _done(self, job: Job) -> bool:
         """Wait for a job; False when it took too long, and the rollout is lost by it."""
-        self.workers.release()
+        if not job.done:
+            self.workers.release()
         while not job.done:
             self.workers.wait_any([job], _left(job))
             reason = job.overdue

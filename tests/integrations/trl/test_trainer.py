@@ -340,6 +340,22 @@ def test_reward_functions_see_no_environment_that_is_still_starting(tmp_path):
     assert standing == [True] * GROUPS * SIZE
 
 
+def test_what_trl_does_not_ask_a_reward_of_is_not_graded(tmp_path):
+    graded = []
+
+    class Own(Ledger):
+        def get_reward(self) -> float:
+            graded.append(self.index)
+            return 1.0
+
+    zeros = [lambda completions, **_: [0.0] * len(completions)]
+    factory = environment(Own, reward_column=False)
+    trained(config(tmp_path, max_steps=2), factory, reward_funcs=zeros, evenhand=Settings())
+    assert graded == []
+    trained(config(tmp_path), environment(Own), evenhand=Settings())
+    assert sorted(graded) == sorted([*range(SIZE)] * GROUPS)
+
+
 def test_plain_functions_become_tools_that_know_their_rollout(tmp_path):
     seen = []
 
@@ -540,7 +556,7 @@ def test_the_longer_the_run_the_longer_between_its_audits(monkeypatch):
         monkeypatch.setattr(recorder, "audit", lambda step=step: at.append(step))
         recorder.on_step_end(None, None, None)
     assert at[:5] == [10, 20, 30, 40, 50]
-    # So all of them take at most six times the last one, whose time grows with the steps.
+    # So each step is audited at most six times, in the mean.
     assert all(b - a == max(10, a // 5) for a, b in itertools.pairwise(at))
     assert sum(at) < 6 * at[-1]
     still = Recorder(None, every=0)

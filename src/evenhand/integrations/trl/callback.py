@@ -86,8 +86,8 @@ class Recorder(TrainerCallback):
     # -- transformers' hooks ----------------------------------------------------------------------
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Audit when it is time: the longer the record, the longer until the next, so that the
-        audits of a run of any length take no more than six times the last one."""
+        """Audit when it is time. The longer the record, the longer until the next: what an audit
+        takes a rollout is then paid at most six times, however long the run."""
         self._steps += 1
         if self.every and self._steps >= self._due:
             self._due = self._steps + max(self.every, self._steps // 5)

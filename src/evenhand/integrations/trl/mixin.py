@@ -93,7 +93,7 @@ class Evenhand:
         trainer: Any = self
         rooms: Sequence[Any] | None = trainer.environments
         for room in rooms or ():  # all gradings are under way before TRL asks for the first
-            if isinstance(room, Room) and not room.lost and hasattr(room, "get_reward"):
+            if isinstance(room, Room) and not room.lost and hasattr(type(room), "get_reward"):
                 room.desk.start_grading()
         rewards_NF = super()._calculate_rewards(inputs, prompts, completions, ids)  # type: ignore[misc]
         lost = [

@@ -105,7 +105,8 @@ class Room:
         if booking.awaited and booking.together and kind._observes is False:
             return None  # the trainer goes on; the first call waits for the reset's end
         self._desk.ready()
-        kind._observes = hasattr(self._environment, "observation")
+        if not self._desk.lost:
+            kind._observes = hasattr(self._environment, "observation")
         return getattr(self._environment, "observation", None)
 
     def __getattr__(self, name: str) -> Any:
