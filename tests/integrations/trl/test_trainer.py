@@ -1,117 +1,39 @@
-"""Real TRL, real steps: the mixin and the public seams over the shipped policy and its database."""
+"""Real TRL, real steps: the mixin over the shipped policy and its database."""
 
-import functools
-import itertools
-import logging
-import threading
-import time
 import warnings
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import trl
-from datasets import Dataset
-from transformers import PrinterCallback
 
-from evenhand import environments
 from evenhand.advantages import advantages
 from evenhand.audit import audit
 from evenhand.draws import Sharing
 from evenhand.errors import UserError
-from evenhand.integrations.trl import (
-    Evenhand,
-    Recorder,
-    Settings,
-    ZeroSum,
-    check,
-    declare,
-    environment,
-    rows,
-    with_calls,
-    with_schedules,
-)
+from evenhand.integrations.trl import Evenhand, Settings, check, environment
 from evenhand.integrations.trl.join import join
-from evenhand.noise import FaultSession, Noise
+from evenhand.noise import FaultSession
 from evenhand.policy.model import Policy
-from evenhand.records import read_parquet
 from evenhand.rollout.collect import Limits, Request, collect
 
+from .runs import (
+    GROUPS,
+    NOISE,
+    SEED,
+    SIZE,
+    SUITE,
+    Trainer,
+    config,
+    draws,
+    kept,
+    ledger,
+    paired_run,
+    trained,
+)
+
 warnings.filterwarnings("ignore")
-SUITE = environments.suite("database")
-NOISE = Noise.from_config({"tools": {"rate": 0.3}})
-GROUPS, SIZE, SEED = 2, 4, 3
-
-
-class Trainer(Evenhand, trl.GRPOTrainer):
-    """What a user writes."""
-
-
-def config(folder, **more):
-    settings = {
-        "output_dir": str(folder),
-        "per_device_train_batch_size": GROUPS * SIZE,
-        "num_generations": SIZE,
-        "max_completion_length": 160,
-        "max_tool_calling_iterations": 5,
-        "learning_rate": 1e-5,
-        "temperature": 1.0,
-        "max_steps": 1,
-        "bf16": False,
-        "use_cpu": True,
-        "report_to": "none",
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "shuffle_dataset": False,
-        "disable_tqdm": True,
-        "num_completions_to_print": 0,
-        "seed": 0,
-    }
-    return trl.GRPOConfig(**{**settings, **more})
-
-
-def trained(args, factory, kind=Trainer, data=None, **more):
-    policy = Policy.load("warmstart")
-    data = data or rows(SUITE, seed=SEED, steps=max(args.max_steps, 1), groups=GROUPS)
-    trainer = kind(
-        model=policy.model,
-        args=args,
-        train_dataset=Dataset.from_list(data),
-        processing_class=with_calls(policy.chat.tokenizer),
-        environment_factory=factory,
-        **more,
-    )
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
-    return trainer
-
-
-def kept(folder):
-    return [r for path in sorted(folder.glob("step_*.parquet")) for r in read_parquet(path)]
-
-
-def draws(rollouts):
-    return [
-        turn.draw
-        for rollout in rollouts
-        for turn in rollout.turns
-        if turn.draw is not None and turn.draw.repeat >= 0
-    ]
-
-
-@functools.cache
-def paired_run():
-    """Two paired steps under faults, that several tests look at."""
-    import tempfile
-    from pathlib import Path
-
-    folder = Path(tempfile.mkdtemp())
-    settings = Settings(sharing="paired", seed=SEED, noise=NOISE, advantage="leave_one_out")
-    args = config(folder, max_steps=2, log_completions=True, loss_type="dapo")
-    trainer = trained(args, environment(SUITE), evenhand=settings)
-    return trainer, kept(folder / "evenhand"), folder
 
 
 def test_the_rollouts_are_recorded_as_the_own_trainer_records_them():
@@ -210,178 +132,6 @@ def test_the_audit_reads_the_record_and_trls_table_alike():
     assert (coupled.estimate, coupled.verdict) == (1.0, "warning")
 
 
-class Ledger:
-    """Tools with the database's names, over a dictionary, as a TRL user writes them."""
-
-    meet = None
-    failing = ()
-    made = 0
-
-    def __init__(self):
-        type(self).made += 1
-        self.finished = False
-
-    def reset(self, evenhand_index, evenhand_group, **row):
-        """Take the row; evenhand's columns are there for the asking."""
-        self.index, self.group, self.first = evenhand_index, evenhand_group, True
-
-    @declare("reads", timeout_s=20)
-    def query(self, sql: str, offset: int = 0) -> str:
-        """Run one SELECT.
-
-        Args:
-            sql: The statement.
-            offset: Where to read on.
-        """
-        if self.index in self.failing:
-            raise ConnectionError("backend down")
-        if self.first and self.meet is not None:
-            self.meet.wait(20)
-        self.first = False
-        return '{"rows": [["<|im_end|>"]]}'
-
-    @declare("writes")
-    def write(self, sql: str) -> str:
-        """Run one INSERT, UPDATE or DELETE.
-
-        Args:
-            sql: The statement.
-        """
-        return self.query(sql)
-
-    @declare("writes", control=True)
-    def answer(self, values: list[str]) -> str:
-        """Finish.
-
-        Args:
-            values: The answers.
-        """
-        self.finished = True
-        return '{"done": true}'
-
-    def get_reward(self) -> float:
-        if self.meet is not None:
-            self.meet.wait(20)
-        return float(self.index % 2)
-
-
-def ledger(**attributes):
-    return type("Ledger", (Ledger,), attributes)
-
-
-def test_a_users_class_is_wrapped_lost_rollouts_vote_nowhere_and_tools_run_at_a_time(tmp_path):
-    # Greedy: siblings do the same. All first calls must run at a time to pass the barrier, and so
-    # must the gradings, of those that are not lost.
-    kind = ledger(meet=threading.Barrier(6), failing=(1,))
-    seen = []
-
-    class Looking(Trainer):
-        def _generate_and_score_completions(self, inputs):
-            output = super()._generate_and_score_completions(inputs)
-            seen.append(output)
-            return output
-
-    trainer = trained(
-        config(tmp_path, top_k=1, loss_type="dr_grpo"), kind, Looking, evenhand=Settings()
-    )
-    rollouts = kept(tmp_path / "evenhand")
-    lost = [r.lost for r in rollouts]
-    assert lost == [r.index == 1 for r in rollouts]
-    assert {r.failure for r in rollouts if r.lost} <= {
-        "query: ConnectionError: backend down",
-        "write: ConnectionError: backend down",
-    }
-    # Rewards 0 1 0 1 less the lost one: 0 0 1.
-    assert [r.advantage for r in rollouts[:SIZE]] == pytest.approx(
-        [-1 / 3, None, -1 / 3, 2 / 3], nan_ok=True
-    )
-    (output,) = seen
-    trained_on = output["completion_mask"] * output["tool_mask"]
-    assert [int(n) == 0 for n in trained_on.sum(dim=1)] == lost
-    assert int(output["num_items_in_batch"]) == int(trained_on.sum())
-    # This loss is a mean over rows: 8 rows, 6 of which count.
-    assert output["advantages"][0] == pytest.approx(-1 / 3 * 8 / 6)
-    assert output["advantages"][1] == 0
-    # The control token that a tool's result spelled stayed text.
-    result = next(t.result for t in rollouts[0].turns if t.draw and t.draw.tool != "answer")
-    assert "<|im_end|>" in result.text
-    ends = trainer._tokenizer.convert_tokens_to_ids("<|im_end|>")
-    for rollout in rollouts:
-        tool_tokens = [t for t, m in zip(rollout.tokens, rollout.mask, strict=True) if not m]
-        replies = sum(t.result is not None for t in rollout.turns) - 1
-        assert tool_tokens.count(ends) <= 2 + replies
-
-
-def test_reward_functions_see_no_environment_that_is_still_starting(tmp_path):
-    standing = []
-
-    def make():
-        world = SUITE.make()
-        reset, world.started = world.reset, False
-
-        def slow(task):
-            world.started = False
-            time.sleep(0.3)
-            reset(task)
-            world.started = True
-
-        world.reset = slow
-        return world
-
-    def look(completions, environments, **_):
-        standing.extend(room.desk.environment.started for room in environments)
-        return [0.0] * len(completions)
-
-    suite = SimpleNamespace(name="slow", tools=SUITE.tools, make=make, tasks=SUITE.tasks)
-    factory = environment(suite, reward_column=False)
-    # Too short for a call, so that nothing else has waited; and one thread for all resets.
-    args = config(tmp_path, max_completion_length=2)
-    trained(args, factory, reward_funcs=[look], evenhand=Settings(tool_workers=1))
-    assert standing == [True] * GROUPS * SIZE
-
-
-def test_what_trl_does_not_ask_a_reward_of_is_not_graded(tmp_path):
-    graded = []
-
-    class Own(Ledger):
-        def get_reward(self) -> float:
-            graded.append(self.index)
-            return 1.0
-
-    zeros = [lambda completions, **_: [0.0] * len(completions)]
-    factory = environment(Own, reward_column=False)
-    trained(config(tmp_path, max_steps=2), factory, reward_funcs=zeros, evenhand=Settings())
-    assert graded == []
-    trained(config(tmp_path), environment(Own), evenhand=Settings())
-    assert sorted(graded) == sorted([*range(SIZE)] * GROUPS)
-
-
-def test_plain_functions_become_tools_that_know_their_rollout(tmp_path):
-    seen = []
-
-    @declare("reads")
-    def query(sql: str, offset: int = 0) -> str:
-        """Run one SELECT.
-
-        Args:
-            sql: The statement.
-            offset: Where to read on.
-        """
-        return "[]"
-
-    def reward(environments, evenhand_group, evenhand_index, evenhand_seed, **kwargs):
-        seen.extend(zip(evenhand_group, evenhand_index, evenhand_seed, strict=True))
-        return [float(room.desk.seat.index) for room in environments]
-
-    settings = Settings(sharing="blocks(2)", seed=1, noise=NOISE, concurrent=False)
-    trained(config(tmp_path), None, tools=[query], reward_funcs=[reward], evenhand=settings)
-    rollouts = kept(tmp_path / "evenhand")
-    assert [r.reward for r in rollouts] == [0, 1, 2, 3] * GROUPS
-    assert [(group, index) for group, index, _ in seen] == [(r.group_id, r.index) for r in rollouts]
-    assert len({seed for *_, seed in seen}) == 2 * GROUPS
-    assert seen[0][2] == seen[2][2] != seen[1][2]
-
-
 def test_advantages_per_token_reach_the_loss(tmp_path):
     shapes = []
 
@@ -462,49 +212,6 @@ def test_joined_batches_are_padded_on_their_own_sides():
         join({**one, "pixel_values": torch.zeros(1, 2, 3)}, {**two, "pixel_values": 0}, 9)
 
 
-def test_public_seams_alone_give_the_same_seats_and_the_same_advantages(tmp_path):
-    args = config(tmp_path, scale_rewards="none")
-    recorder = Recorder(tmp_path / "record", every=1)
-    used = []
-
-    class Looking(trl.GRPOTrainer):
-        def _generate_and_score_completions(self, inputs):
-            output = super()._generate_and_score_completions(inputs)
-            used.extend(output["advantages"].tolist())
-            return output
-
-    trained(
-        args,
-        environment(SUITE, args=args, noise=NOISE, reward_column=False),
-        Looking,
-        data=with_schedules(rows(SUITE, seed=SEED, steps=1, groups=GROUPS), "paired", seed=SEED),
-        reward_funcs=[ZeroSum(args, own_reward=True, transform="group_std", recorder=recorder)],
-        callbacks=[recorder],
-    )
-    rollouts = kept(tmp_path / "record")
-    _, booked, _ = paired_run()
-    assert [(r.group_id, r.index, r.schedule, r.task_id) for r in rollouts] == [
-        (r.group_id, r.index, r.schedule, r.task_id) for r in booked[: GROUPS * SIZE]
-    ]
-    wanted = advantages([r.reward for r in rollouts], np.arange(8) // SIZE, "group_std")
-    assert np.allclose(used, wanted, atol=1e-5)
-    assert np.allclose([r.advantage for r in rollouts], wanted)
-    fates = {}
-    for draw in [*draws(rollouts), *draws(booked)]:
-        event = (draw.schedule, draw.tool, draw.resource, draw.repeat)
-        assert fates.setdefault(event, draw.fault) == draw.fault
-    assert recorder.report is not None and recorder.report.rollouts == GROUPS * SIZE
-
-
-def test_zero_sum_refuses_what_would_change_its_advantages(tmp_path):
-    with pytest.raises(UserError, match="scale_rewards='group'"):
-        ZeroSum(config(tmp_path))
-    split = config(tmp_path, scale_rewards="none", per_device_train_batch_size=4)
-    split.per_device_train_batch_size = 6
-    with pytest.raises(UserError, match="whole groups"):
-        ZeroSum(split)
-
-
 def test_the_installed_trl_has_every_seam_and_one_without_is_named():
     check()
     check(Trainer)
@@ -528,38 +235,3 @@ def test_the_installed_trl_has_every_seam_and_one_without_is_named():
 
     with pytest.raises(UserError, match=r"advantages of shape \(B, T\)"):
         check(Flattened)
-
-
-def test_findings_are_raised_while_the_run_goes_on(caplog):
-    _, rollouts, _ = paired_run()
-    recorder = Recorder(None, every=2, stop=True)
-    recorder.take(rollouts)
-
-    class Control:
-        should_training_stop = False
-
-    with caplog.at_level(logging.WARNING):
-        recorder.on_step_end(None, None, Control)
-        assert recorder.report is None
-        for _ in range(3):
-            recorder.on_step_end(None, None, Control)
-    said = [r.message for r in caplog.records if "coupling" in r.message and "audit:" in r.message]
-    assert len(said) == 1  # once, not at every audit
-    assert recorder.told()["evenhand/audit/coupling"] == 2.0
-    assert recorder.told() == {}
-    assert Control.should_training_stop is recorder.report.reaches("critical")
-
-
-def test_the_longer_the_run_the_longer_between_its_audits(monkeypatch):
-    recorder, at = Recorder(None, every=10), []
-    for step in range(1, 201):
-        monkeypatch.setattr(recorder, "audit", lambda step=step: at.append(step))
-        recorder.on_step_end(None, None, None)
-    assert at[:5] == [10, 20, 30, 40, 50]
-    # So each step is audited at most six times, in the mean.
-    assert all(b - a == max(10, a // 5) for a, b in itertools.pairwise(at))
-    assert sum(at) < 6 * at[-1]
-    still = Recorder(None, every=0)
-    monkeypatch.setattr(still, "audit", lambda: at.append(-1))
-    still.on_step_end(None, None, None)
-    assert at[-1] > 0
